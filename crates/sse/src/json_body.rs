@@ -1,0 +1,110 @@
+//! The facts of an answer that is one JSON document: a chat completion or an error. Facts, never a
+//! verdict: an empty answer and an error body are described, not judged.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::chat::{CHOICES_MAX, Chunk, ErrorFact, ID_BYTES_MAX, LABEL_BYTES_MAX, Payload, Usage, UsageFlags};
+use crate::json::{Field, bounded};
+
+/// What one body holds. A body that is not JSON, or no object, leaves all that follows empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BodyFacts {
+    /// Length of the body in bytes.
+    pub bytes: u64,
+    /// All of it is valid UTF-8. If not, it is read with U+FFFD, as for events.
+    pub valid_utf8: bool,
+    /// One well-formed JSON document, blanks around it allowed (the July gateway adds a newline).
+    pub json: bool,
+    /// That document is an object.
+    pub is_object: bool,
+    /// Its `id`.
+    pub id: Option<String>,
+    /// Its `object`, `chat.completion` when all is well.
+    pub object: Option<String>,
+    /// There is no `choices` (or null). Normal for an error.
+    pub choices_missing: bool,
+    /// Entries of `choices`.
+    pub choices: u64,
+    /// Choices with non-empty `message.content`.
+    pub content_choices: u64,
+    /// Choices with non-empty `message.tool_calls`.
+    pub tool_call_choices: u64,
+    /// Choices with non-empty `message.reasoning` or `message.reasoning_content`.
+    pub reasoning_choices: u64,
+    /// Choices with neither content nor tool calls: an answer that carries nothing.
+    pub bare_choices: u64,
+    /// Finish reason of each choice that has one; at most 128.
+    pub finish_reasons: BTreeMap<u32, String>,
+    /// Two entries of `choices` have the same index.
+    pub choice_repeated: bool,
+    /// The token counts, when there are any.
+    pub usage: Option<Usage>,
+    /// A token count is negative.
+    pub usage_negative: bool,
+    /// Usage is no object, or a count is no whole number.
+    pub usage_ill_typed: bool,
+    /// The error, when there is one.
+    pub error: Option<ErrorFact>,
+    /// A known key other than usage has a wrong type.
+    pub shape_error: bool,
+}
+
+impl BodyFacts {
+    /// Reads a whole body.
+    pub fn of(body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(body);
+        let mut facts = Self {
+            bytes: body.len() as u64,
+            // Lossy conversion borrows exactly when there was nothing to replace.
+            valid_utf8: matches!(text, std::borrow::Cow::Borrowed(_)),
+            ..Self::default()
+        };
+        match Payload::parse_document(&text) {
+            Payload::Object(chunk) => facts.add_object(&chunk),
+            Payload::NotObject => facts.json = true,
+            Payload::NotJson | Payload::Done => {}
+        }
+        facts
+    }
+
+    /// True when there is a choice and each has a finish reason.
+    pub fn every_choice_finished(&self) -> bool {
+        self.choices > 0 && self.finish_reasons.len() as u64 == self.choices
+    }
+
+    fn add_object(&mut self, chunk: &Chunk<'_>) {
+        self.json = true;
+        self.is_object = true;
+        self.id = chunk.id.value().map(|id| bounded(id, ID_BYTES_MAX));
+        self.object = chunk.object.value().map(|object| bounded(object, LABEL_BYTES_MAX));
+        self.error = chunk.error().map(ErrorFact::from_keys);
+        self.shape_error = chunk.ill_shaped();
+        self.choices_missing = chunk.choices.absent();
+        self.choices = chunk.choices.value().map_or(0, |list| list.len() as u64);
+        self.add_choices(chunk);
+        let flags = UsageFlags::of(&chunk.usage);
+        self.usage_negative = flags.negative;
+        self.usage_ill_typed = flags.ill_typed;
+        self.usage = chunk.usage.value().filter(|_| chunk.has_usage()).map(Usage::from_keys);
+    }
+
+    fn add_choices(&mut self, chunk: &Chunk<'_>) {
+        let mut seen = std::collections::BTreeSet::new();
+        for choice in chunk.choices.value().into_iter().flatten() {
+            // An entry that is no object has no output either.
+            let output = choice.value().map(|choice| choice.output()).unwrap_or_default();
+            self.content_choices += u64::from(output.content);
+            self.tool_call_choices += u64::from(output.tool_call);
+            self.reasoning_choices += u64::from(output.reasoning);
+            self.bare_choices += u64::from(!output.content && !output.tool_call);
+            let Field::Value(choice) = choice else { continue };
+            self.choice_repeated |= !seen.insert(choice.index());
+            if let Some(reason) = choice.finish_reason().filter(|_| self.finish_reasons.len() < CHOICES_MAX) {
+                self.finish_reasons.entry(choice.index()).or_insert_with(|| bounded(reason, LABEL_BYTES_MAX));
+            }
+        }
+    }
+}
