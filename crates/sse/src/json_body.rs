@@ -1,7 +1,8 @@
 //! The facts of an answer that is one JSON document: a chat completion or an error. Facts, never a
 //! verdict: an empty answer and an error body are described, not judged.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +60,7 @@ impl BodyFacts {
         let mut facts = Self {
             bytes: body.len() as u64,
             // Lossy conversion borrows exactly when there was nothing to replace.
-            valid_utf8: matches!(text, std::borrow::Cow::Borrowed(_)),
+            valid_utf8: matches!(text, Cow::Borrowed(_)),
             ..Self::default()
         };
         match Payload::parse_document(&text) {
@@ -92,7 +93,7 @@ impl BodyFacts {
     }
 
     fn add_choices(&mut self, chunk: &Chunk<'_>) {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for choice in chunk.choices.value().into_iter().flatten() {
             // An entry that is no object has no output either.
             let output = choice.value().map(|choice| choice.output()).unwrap_or_default();
@@ -106,5 +107,104 @@ impl BodyFacts {
                 self.finish_reasons.entry(choice.index()).or_insert_with(|| bounded(reason, LABEL_BYTES_MAX));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finish_reasons(pairs: &[(u32, &str)]) -> BTreeMap<u32, String> {
+        pairs.iter().map(|(index, reason)| (*index, (*reason).to_owned())).collect()
+    }
+
+    #[test]
+    fn captured_completion() {
+        let facts = BodyFacts::of(include_bytes!("../tests/fixtures/ok-nonstream.json"));
+        let expected = BodyFacts {
+            bytes: 2724,
+            valid_utf8: true,
+            json: true,
+            is_object: true,
+            id: Some("devshard-1-8".to_owned()),
+            object: Some("chat.completion".to_owned()),
+            choices: 1,
+            content_choices: 1,
+            finish_reasons: finish_reasons(&[(0, "stop")]),
+            usage: Some(Usage { prompt_tokens: Some(4), completion_tokens: Some(8), total_tokens: Some(12) }),
+            ..BodyFacts::default()
+        };
+        assert_eq!(facts, expected);
+        assert!(facts.every_choice_finished());
+    }
+
+    #[test]
+    fn captured_error() {
+        let facts = BodyFacts::of(include_bytes!("../tests/fixtures/ml-503-nonstream.json"));
+        assert!(facts.json && facts.is_object && facts.choices_missing && !facts.shape_error);
+        let error = facts.error.clone().expect("the body is an error");
+        assert_eq!(error.kind, None);
+        assert_eq!(
+            error.message.as_deref(),
+            Some("inference: no non-empty response after retrying with reduced max_tokens")
+        );
+        assert!(!facts.every_choice_finished());
+    }
+
+    #[test]
+    fn bodies_that_are_no_json_document() {
+        for body in ["", " ", "[DONE]", "{\"choices\":[", "{} x", "{}{}", "<html>", "data: {}\n\n"] {
+            let facts = BodyFacts::of(body.as_bytes());
+            let expected = BodyFacts { bytes: body.len() as u64, valid_utf8: true, ..BodyFacts::default() };
+            assert_eq!(facts, expected, "{body}");
+        }
+        for body in ["[]", "7", "null", "\"text\""] {
+            let facts = BodyFacts::of(body.as_bytes());
+            assert!(facts.json && !facts.is_object, "{body}");
+        }
+        assert!(BodyFacts::of(b" {}\r\n").is_object, "blanks around the document are allowed");
+    }
+
+    #[test]
+    fn an_answer_without_content_is_described() {
+        let facts = BodyFacts::of(
+            br#"{"choices":[{"index":0,"message":{"content":""},"finish_reason":"stop"},
+            {"index":1,"message":{"content":null,"reasoning":"hm"},"finish_reason":"length"},
+            {"index":2,"message":{"content":null,"tool_calls":[{}]},"finish_reason":null},
+            {"index":2,"message":{"content":"x"}}]}"#,
+        );
+        assert_eq!((facts.choices, facts.content_choices, facts.bare_choices), (4, 1, 2));
+        assert_eq!((facts.tool_call_choices, facts.reasoning_choices), (1, 1));
+        assert_eq!(facts.finish_reasons, finish_reasons(&[(0, "stop"), (1, "length")]));
+        assert!(facts.choice_repeated && !facts.shape_error && !facts.every_choice_finished());
+        assert_eq!(facts.usage, None);
+    }
+
+    #[test]
+    fn wrong_shapes_are_flagged_one_by_one() {
+        type Holds = fn(&BodyFacts) -> bool;
+        let cases: [(&str, Holds); 8] = [
+            (r#"{"object":"chat.completion"}"#, |f| f.choices_missing && !f.shape_error),
+            (r#"{"choices":{}}"#, |f| f.shape_error && !f.choices_missing),
+            (r#"{"choices":["x"]}"#, |f| f.shape_error && f.bare_choices == 1),
+            (r#"{"choices":[],"usage":{"prompt_tokens":-1}}"#, |f| f.usage_negative && !f.shape_error),
+            (r#"{"choices":[],"usage":{"prompt_tokens":1.5}}"#, |f| f.usage_ill_typed && !f.usage_negative),
+            (r#"{"choices":[],"usage":"none"}"#, |f| f.usage_ill_typed && f.usage.is_none()),
+            (r#"{"choices":[],"id":1}"#, |f| f.shape_error && f.id.is_none()),
+            (r#"{"error":"mock fault"}"#, |f| {
+                f.error.as_ref().is_some_and(|e| e.message.as_deref() == Some("mock fault"))
+            }),
+        ];
+        for (body, holds) in cases {
+            let facts = BodyFacts::of(body.as_bytes());
+            assert!(holds(&facts), "{body}: {facts:?}");
+        }
+    }
+
+    #[test]
+    fn illegal_utf8_is_flagged_and_read_on() {
+        let facts = BodyFacts::of(b"{\"choices\":[{\"message\":{\"content\":\"\xff\"}}]}");
+        assert!(!facts.valid_utf8 && facts.json);
+        assert_eq!(facts.content_choices, 1);
     }
 }

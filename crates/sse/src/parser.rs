@@ -403,3 +403,100 @@ impl Parser {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capacity(parser: &Parser) -> usize {
+        parser.block.capacity() + parser.joined.capacity() + parser.last_event_id.capacity()
+    }
+
+    /// Feeds and says how many events and how many errors came.
+    fn count(parser: &mut Parser, bytes: &[u8]) -> (usize, usize) {
+        let (mut events, mut errors) = (0, 0);
+        parser.feed(bytes, |item| if item.is_ok() { events += 1 } else { errors += 1 });
+        (events, errors)
+    }
+
+    #[test]
+    fn memory_stays_bounded_whatever_comes() {
+        let limit_bytes = 1000;
+        let flood: Vec<Vec<u8>> = vec![
+            vec![b'x'; 100_000],
+            b"data: ".repeat(20_000),
+            b"data\n".repeat(20_000),
+            b":".repeat(100_000),
+            b"id: 123456789\r\n".repeat(8_000),
+            [b"id: ".to_vec(), vec![b'7'; 990], b"\n\n".to_vec()].concat().repeat(100),
+        ];
+        for bytes in flood {
+            for cut in [1, 7, bytes.len()] {
+                let mut parser = Parser::with_limit(limit_bytes);
+                for piece in bytes.chunks(cut) {
+                    count(&mut parser, piece);
+                }
+                // Three buffers of at most the limit; a vector may have doubled once.
+                assert!(capacity(&parser) <= 3 * 2 * limit_bytes, "{} bytes kept", capacity(&parser));
+            }
+        }
+    }
+
+    #[test]
+    fn a_running_stream_does_not_allocate() {
+        let mut parser = Parser::new();
+        let round = b"id: 5\nevent: e\ndata: abc\ndata: def\n\ndata: {\"x\":1}\n\n: ping\n\n";
+        count(&mut parser, round);
+        let warm = capacity(&parser);
+        for cut in 1..round.len() {
+            round.chunks(cut).for_each(|piece| {
+                count(&mut parser, piece);
+            });
+        }
+        assert_eq!(capacity(&parser), warm);
+    }
+
+    #[test]
+    fn the_default_limit_is_a_mebibyte_and_the_error_says_what_to_do() {
+        let mut line = b"data: ".to_vec();
+        line.resize(DEFAULT_EVENT_BYTES_MAX, b'x');
+        let mut parser = Parser::new();
+        assert_eq!(count(&mut parser, &[&line[..], b"\n\n"].concat()), (1, 0));
+        let mut errors = Vec::new();
+        parser.feed(&[&line[..], b"y\n\ndata: next\n\n"].concat(), |item| errors.extend(item.err()));
+        let [error] = &errors[..] else { panic!("{errors:?}") };
+        assert_eq!(error.head, &line[..TOO_LARGE_HEAD_BYTES_MAX]);
+        assert_eq!(
+            error.to_string(),
+            "event 1 is larger than 1048576 bytes: treat the stream as broken or raise the event limit"
+        );
+        assert_eq!(parser.counts().events, 2);
+        assert_eq!(parser.counts().oversize_bytes, DEFAULT_EVENT_BYTES_MAX as u64 + 1);
+    }
+
+    #[test]
+    fn reset_forgets_the_stream_and_sheds_a_giant_event() {
+        let mut parser = Parser::with_limit(1 << 20);
+        parser.feed(b"id: 1\nretry: 5\ndata: a\n\n: c\ndata: b\r", |_| {});
+        count(&mut parser, &vec![b'x'; 1 << 19]);
+        parser.reset();
+        assert!(capacity(&parser) <= 3 * KEPT_CAPACITY_BYTES);
+        assert_eq!((parser.counts(), parser.retry_ms(), parser.finish()), (Counts::default(), None, None));
+        parser.reset();
+        // The CR of the old stream is forgotten too: this LF is a line end, and the mark is a mark.
+        let mut ids = Vec::new();
+        parser.feed(b"\xEF\xBB\xBFdata: x\n\n", |item| {
+            ids.extend(item.map(|event| (event.index(), event.last_event_id().len())));
+        });
+        assert_eq!(ids, [(0, 0)]);
+    }
+
+    #[test]
+    fn finish_may_be_asked_twice() {
+        let mut parser = Parser::new();
+        parser.feed(b"data: a\ndat", |_| {});
+        let expected = Some(Unfinished { raw: b"data: a\ndat", too_large: false });
+        assert_eq!(parser.finish(), expected);
+        assert_eq!(parser.finish(), expected);
+    }
+}

@@ -24,7 +24,8 @@ pub enum Ending {
     DoneWithoutFinish,
     /// Every choice finished, the marker is missing, and the input ended at an event boundary.
     FinishedWithoutDone,
-    /// No marker, and the answer is not complete or the input ended inside an event.
+    /// No marker, and more is missing than that: the answer is not complete, the input ended inside
+    /// an event, or an error came and was not the last event.
     Truncated,
     /// Nothing but markers came after the first marker.
     RepeatedDone,

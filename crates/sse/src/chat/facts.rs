@@ -308,3 +308,67 @@ impl UsageFlags {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ChatStream;
+
+    fn facts_of(datas: &[String]) -> super::StreamFacts {
+        let mut stream = ChatStream::new();
+        for data in datas {
+            stream.feed(format!("data: {data}\n\n").as_bytes(), |_, _| {});
+        }
+        stream.finish()
+    }
+
+    #[test]
+    fn choices_are_bounded_and_the_rest_is_counted() {
+        let many: Vec<String> = (0..200)
+            .map(|i| {
+                format!(r#"{{"choices":[{{"index":{i},"delta":{{"content":"x"}},"finish_reason":"stop"}}]}}"#)
+            })
+            .collect();
+        let facts = facts_of(&many);
+        assert_eq!(
+            (facts.choices.len(), facts.finish_reasons.len()),
+            (super::CHOICES_MAX, super::CHOICES_MAX)
+        );
+        assert_eq!(facts.choices_dropped, 200 - super::CHOICES_MAX as u64);
+        assert_eq!(facts.content_events, 200);
+    }
+
+    /// Every text of the peer is cut at a character boundary: the texts are of 4-byte characters.
+    #[test]
+    fn texts_of_the_peer_are_bounded() {
+        let long = "\u{1F600}".repeat(1000);
+        let facts = facts_of(&[
+            format!(r#"{{"id":"{long}","choices":[{{"delta":{{}},"finish_reason":"a{long}"}}]}}"#),
+            format!(r#"{{"id":"b{long}","error":{{"code":"{long}","type":"{long}","message":"a{long}"}}}}"#),
+        ]);
+        let error = facts.error.unwrap();
+        assert_eq!(facts.id.unwrap().len(), super::ID_BYTES_MAX);
+        assert_eq!(facts.foreign_id.unwrap().id.len(), super::ID_BYTES_MAX - 3);
+        assert_eq!(facts.finish_reasons[&0].len(), super::LABEL_BYTES_MAX - 3);
+        assert_eq!(error.code.unwrap().len(), super::LABEL_BYTES_MAX);
+        assert_eq!(error.kind.unwrap().len(), super::LABEL_BYTES_MAX);
+        assert_eq!(error.message.unwrap().len(), super::MESSAGE_BYTES_MAX - 3);
+    }
+
+    #[test]
+    fn a_long_unfinished_event_is_counted_whole_and_shown_in_part() {
+        let mut stream = ChatStream::new();
+        stream.feed(&[b'x'; 1000], |_, _| {});
+        let facts = stream.finish();
+        assert_eq!(facts.unfinished_bytes(), 1000);
+        assert_eq!(facts.unfinished.unwrap().head, "x".repeat(super::EXCERPT_BYTES_MAX));
+    }
+
+    #[test]
+    fn a_finished_stream_leaves_nothing_to_the_next_one() {
+        let mut stream = ChatStream::new();
+        stream.feed(b": c\n\ndata: [DONE]\n\ndata: x", |_, _| {});
+        assert_eq!(stream.facts().done_count, 1);
+        stream.finish();
+        assert_eq!(stream.finish(), super::StreamFacts::default());
+    }
+}

@@ -41,6 +41,10 @@ pub enum EventKind {
 
 /// What the data of an event is.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one lives on the stack at a time; a box would allocate per event"
+)]
 pub enum Payload<'a> {
     /// The terminal marker.
     Done,
@@ -48,7 +52,7 @@ pub enum Payload<'a> {
     Object(Chunk<'a>),
     /// JSON, but no object.
     NotObject,
-    /// Not JSON.
+    /// Not JSON, or with half a surrogate pair as an escape in a text that is read.
     NotJson,
 }
 
