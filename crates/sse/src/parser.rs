@@ -492,6 +492,13 @@ mod tests {
     }
 
     #[test]
+    fn a_retry_beyond_all_numbers_is_ignored() {
+        let mut parser = Parser::new();
+        parser.feed(b"retry: 5\nretry: 99999999999999999999\n", |_| {});
+        assert_eq!(parser.retry_ms(), Some(5));
+    }
+
+    #[test]
     fn finish_may_be_asked_twice() {
         let mut parser = Parser::new();
         parser.feed(b"data: a\ndat", |_| {});

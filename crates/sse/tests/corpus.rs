@@ -1,6 +1,6 @@
 //! The committed corpus, every stream at several cut sizes: events, facts and ending as its file says.
 
-#![expect(clippy::unwrap_used, reason = "helpers of a test: a panic is its way to fail")]
+#![expect(clippy::unwrap_used, reason = "everything here is test code: a panic is its way to fail")]
 
 use std::collections::BTreeSet;
 use std::fs;
