@@ -8,19 +8,20 @@ use super::facts::StreamFacts;
 /// itself cut, the word says how far it had come.
 ///
 /// A stream in order ends as [`Ending::Done`], or as [`Ending::ErrorEvent`] when the server had to
-/// give up after the first byte; all others break the grammar of a chat stream in some way.
+/// give up after the first byte (contract gateway 4.6); all others break the grammar of a chat
+/// stream in some way. `corpus/` has a stream for each word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
     /// One terminal marker, nothing after it, no error before it, and every choice has a finish
     /// reason.
     Done,
-    /// The last event is an error and there is no marker.
+    /// The last event is an error and there is no marker (fixture host-killed-mid-stream).
     ErrorEvent,
-    /// An error event somewhere and one marker at the end.
+    /// An error event somewhere and one marker at the end (fixture ml-errevent-stream).
     ErrorThenDone,
     /// One marker at the end, but a choice without finish reason, or no choice at all: how a
-    /// truncated answer looks when a proxy supplies the marker.
+    /// truncated answer looks when a gateway supplies the marker (fixture stream-partial-close).
     DoneWithoutFinish,
     /// Every choice finished, the marker is missing, and the input ended at an event boundary.
     FinishedWithoutDone,

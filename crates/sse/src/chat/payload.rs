@@ -10,6 +10,7 @@ use crate::json::{Field, Keys, Shape, skip_value};
 
 /// The one word for an event. An event that is several things gets the first name that fits, in
 /// the order of this list; [`crate::EventFacts`] has the flags, which do not exclude each other.
+/// What counts as output is what the gateway itself counts (contract gateway 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
