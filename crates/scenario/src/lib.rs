@@ -1,1 +1,19 @@
-//! Placeholder head, replaced by the crate's owner.
+//! # scenario
+//! What one run is asked to do: the scenario file, its resolution, the request plan, seeded draws, digests, and the
+//! types by which the runner talks to the mocks and to the load generator.
+//!
+//! Owner of state: nobody; every item is a value or a pure function.
+//! Must never happen here: a clock, a random source other than [`draw`], a socket, a file, or a default threshold.
+
+pub mod build;
+pub mod control;
+pub mod digest;
+pub mod draw;
+pub mod fault;
+pub mod identity;
+pub mod model;
+pub mod pipe;
+pub mod plan;
+pub mod profile;
+pub mod ready;
+pub mod units;

@@ -1,0 +1,548 @@
+//! The scenario file, version 1 (design section 6), and its resolved form.
+//!
+//! [`Scenario`] is what a person writes. [`Resolved`] is what every other part reads: profiles inlined, instances
+//! named, profile failures turned into rules. Only the resolution in this crate makes one from the other.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{Attempts, CallKind, Close, Expect, FaultAction, Place, Select};
+use crate::profile::Profile;
+use crate::units::{Micros, Ppb};
+
+/// Format version of the scenario file.
+pub const SCENARIO_VERSION: u32 = 1;
+
+/// Where durable state of Devshard lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Storage {
+    /// One file a participant; no leases.
+    #[default]
+    Sqlite,
+    /// One database a participant; needed for leases and replicas.
+    Postgres,
+}
+
+/// The Devshard topology under test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Devshard {
+    /// Hosts with a key of their own.
+    pub participants: u32,
+    /// Processes per participant.
+    #[serde(default = "one")]
+    pub replicas: u32,
+    /// Slots of each escrow; at least one a participant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Escrows that share the load.
+    #[serde(default = "one")]
+    pub escrows: u32,
+    /// Storage of the hosts.
+    #[serde(default)]
+    pub storage: Storage,
+    /// Share of inferences that each participant validates (default 0.5, the chain's own default).
+    #[serde(default = "half")]
+    pub validation_rate: Ppb,
+    /// Gateway settings that are sent and read back, by the gateway's own names (contract gateway 9); nested
+    /// groups are written as groups. `speed_policy` and the like may stand at the top for short.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub settings: serde_json::Map<String, serde_json::Value>,
+}
+
+/// One line of the pool: `count` nodes of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolEntry {
+    /// Name; with `count` above one the instances are `<name>-0`, `<name>-1`, …
+    pub name: String,
+    /// Profile file name without `.yaml`.
+    pub profile: String,
+    /// Instances.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// Overrides the profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// Overrides the profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
+    /// Allowed outcomes of the profile's own failures; needed when it has some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect: Vec<Expect>,
+}
+
+/// How the allocator picks a node; each policy is a pure function (design section 8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Policy {
+    /// One after another, by acquire ordinal.
+    #[default]
+    RoundRobin,
+    /// By seeded draw over the acquire ordinal with weights.
+    SeededWeighted,
+    /// The node with the fewest active locks; ties by pool order.
+    LeastActive,
+    /// The order given; after its end it starts again.
+    FixedOrder,
+}
+
+/// Allocation rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Allocator {
+    /// The policy.
+    #[serde(default)]
+    pub policy: Policy,
+    /// Weight per instance by pool entry or instance name; 1 when absent. Only with `seeded-weighted`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, u32>,
+    /// Instance names for `fixed-order`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub order: Vec<String>,
+    /// A lock that is not released expires after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Micros>,
+}
+
+/// The text that is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prompt {
+    /// Approximate size of the prompt: four characters a token.
+    pub input_tokens: u32,
+}
+
+/// A limit that is either a number or the protocol's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+pub enum Limit {
+    /// The protocol timeouts read from status plus 30 s; resolved per stack.
+    #[default]
+    Protocol,
+    /// A deliberate limit.
+    Time(Micros),
+}
+
+/// One step of a closed loop. Exactly one of `requests` and `duration`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// Requests in flight at the same time.
+    pub concurrency: u32,
+    /// Ends after this many requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+    /// Ends after this time (then a recorded prefix of `max_requests`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration: Option<Micros>,
+}
+
+/// Search for the highest stable level instead of fixed steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Search {
+    /// First concurrency.
+    pub from: u32,
+    /// Highest concurrency tried.
+    pub to: u32,
+    /// Requests per level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+}
+
+/// Repeats another request's body exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Duplicate {
+    /// The request that repeats.
+    pub index: u64,
+    /// The request whose body it repeats; a lower index.
+    pub duplicate_of: u64,
+}
+
+/// A check of the answer; a 200 that fails one is a failure (`check-failed`). Exactly one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Check {
+    /// The joined content contains this text.
+    Contains(String),
+    /// The joined content does not contain this text.
+    NotContains(String),
+    /// A JSON pointer into the body (non-stream) exists.
+    JsonPointer(String),
+    /// No logprobs in the answer.
+    LogprobsAbsent(bool),
+    /// At least this many completion tokens by usage.
+    CompletionTokensMin(u64),
+}
+
+/// Moment at which a client cancels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CancelPhase {
+    /// After the request was written, before response headers.
+    BeforeHeaders,
+    /// When the headers are complete.
+    AfterHeaders,
+    /// At the first content (JSON: the first body byte).
+    FirstContent,
+    /// At the n-th event (`event`).
+    NthEvent,
+}
+
+/// Cancellation by clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cancel {
+    /// Which requests.
+    pub select: Select,
+    /// When.
+    pub phase: CancelPhase,
+    /// For `nth-event`: which event, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<u64>,
+    /// Time added after the phase was reached.
+    #[serde(default)]
+    pub after: Micros,
+    /// How the connection is closed.
+    #[serde(default)]
+    pub close: Close,
+    /// Allowed outcomes.
+    pub expect: Vec<Expect>,
+}
+
+/// What is sent, how much and how fast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Share of SSE requests.
+    pub stream_ratio: Ppb,
+    /// The prompt.
+    pub prompt: Prompt,
+    /// Output tokens asked for.
+    pub max_tokens: u32,
+    /// Total time limit of a request.
+    #[serde(default)]
+    pub timeout: Limit,
+    /// Fixed steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+    /// Search instead of steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<Search>,
+    /// Length of the plan; needed with duration steps and with a search.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_requests: Option<u64>,
+    /// Repeated bodies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub duplicates: Vec<Duplicate>,
+    /// Checks of every answer that no fault touched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checks: Vec<Check>,
+    /// Cancellation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<Cancel>,
+}
+
+/// One fault rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct FaultRule {
+    /// Name, unique in the file. Profile failures are named `<profile>/<n>`.
+    pub id: String,
+    /// Where.
+    #[serde(rename = "where")]
+    pub place: Place,
+    /// Executions or validations (nodes only).
+    pub on: CallKind,
+    /// Which calls.
+    pub select: Select,
+    /// Which attempts of a selected call (nodes only).
+    pub attempts: Attempts,
+    /// What is done.
+    #[serde(rename = "do")]
+    pub action: FaultAction,
+    /// Allowed outcomes of the requests it hits.
+    pub expect: Vec<Expect>,
+}
+
+/// When an action happens. Exactly one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Trigger {
+    /// When this many requests have been sent.
+    Requests(u64),
+    /// When this request has been sent.
+    RequestSent(String),
+    /// When any escrow has reached this nonce.
+    Nonce(u64),
+    /// Wall clock after load start: allowed for exploration, marks the run as not plan-exact.
+    At(Micros),
+}
+
+/// What is done to a service. Exactly one key; the value is a service name such as `host-1`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ServiceAction {
+    /// Ask to end, then wait.
+    Stop(String),
+    /// Start again.
+    Start(String),
+    /// End at once.
+    Kill(String),
+    /// Freeze.
+    Pause(String),
+    /// Thaw.
+    Unpause(String),
+    /// Stop, then start.
+    Restart(String),
+    /// Deactivate an escrow at the gateway (by ordinal from 1).
+    Deactivate(u32),
+}
+
+/// One action of the timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Action {
+    /// When.
+    pub after: Trigger,
+    /// What.
+    #[serde(rename = "do")]
+    pub action: ServiceAction,
+    /// Allowed outcomes of requests in flight during it.
+    pub expect: Vec<Expect>,
+}
+
+/// Limits that fail the run (T). No default: what is absent is not judged. 0 is a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Thresholds {
+    /// Share of unexpected failures and rejections over sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_rate: Option<Ppb>,
+    /// TTFT of successes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttft_p50: Option<Micros>,
+    /// TTFT of successes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttft_p95: Option<Micros>,
+    /// TTFT of successes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttft_p99: Option<Micros>,
+    /// Total latency of successes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p50: Option<Micros>,
+    /// Total latency of successes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p95: Option<Micros>,
+    /// Total latency of successes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_p99: Option<Micros>,
+    /// Least successes per second, over the load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success_rps_min: Option<u64>,
+}
+
+/// Whether a mock may reach its own capacity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Saturation {
+    /// Saturation anywhere makes the run invalid.
+    #[default]
+    Forbidden,
+    /// These nodes must saturate, and only these.
+    Required(Vec<String>),
+}
+
+/// When the run says nothing about Devshard (V).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Validity {
+    /// Planned against sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule_lateness_p99: Option<Micros>,
+    /// CPU of loadgen, 1 = one core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loadgen_cpu_share: Option<Ppb>,
+    /// Mocks.
+    #[serde(default)]
+    pub mock_saturation: Saturation,
+    /// Allowed outcomes of requests refused by required saturation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub expect: Vec<Expect>,
+}
+
+/// How long the drain may take and how stable its end must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Deadline of the passive wait.
+    #[serde(default)]
+    pub timeout: Limit,
+    /// Samples in a row that must be zero and unchanged (K).
+    #[serde(default = "three")]
+    pub stable_samples: u32,
+    /// Time between samples.
+    #[serde(default = "half_second")]
+    pub interval: Micros,
+}
+
+/// Least amounts below which the verdict is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Minimum {
+    /// Distinct executed request ids that a fault hit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault_hits: Option<u64>,
+    /// Requests cut at their cancel point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<u64>,
+    /// Validations that ended with a vote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validations: Option<u64>,
+    /// In a search: lowest concurrency that must pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u32>,
+}
+
+/// A scenario after strict parsing, as written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Format version.
+    pub version: u32,
+    /// Name, `[a-z0-9-]`.
+    pub name: String,
+    /// What it proves.
+    #[serde(default)]
+    pub description: String,
+    /// Seed of every draw.
+    pub seed: u64,
+    /// Topology.
+    pub devshard: Devshard,
+    /// ML nodes.
+    pub pool: Vec<PoolEntry>,
+    /// Allocation.
+    #[serde(default)]
+    pub allocator: Allocator,
+    /// Load.
+    pub workload: Workload,
+    /// Faults.
+    #[serde(default)]
+    pub faults: Vec<FaultRule>,
+    /// Service actions.
+    #[serde(default)]
+    pub actions: Vec<Action>,
+    /// Limits of T.
+    #[serde(default)]
+    pub thresholds: Thresholds,
+    /// Limits of V.
+    #[serde(default)]
+    pub validity: Validity,
+    /// Drain.
+    #[serde(default)]
+    pub drain: Drain,
+    /// Least amounts.
+    #[serde(default)]
+    pub minimum: Minimum,
+}
+
+/// One ML node of the resolved pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Instance name.
+    pub name: String,
+    /// The pool entry it came from.
+    pub entry: String,
+    /// Name of its profile.
+    pub profile: String,
+    /// Behaviour, overrides applied.
+    pub behaviour: Profile,
+    /// Weight in the allocator.
+    pub weight: u32,
+}
+
+/// What every other part reads. Self-contained: it can be rebuilt into the same plan without any other file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resolved {
+    /// The scenario, defaults filled in; its `faults` hold the file's rules, then the profiles' own.
+    pub scenario: Scenario,
+    /// Pool instances in order.
+    pub nodes: Vec<Node>,
+    /// Length of the plan.
+    pub requests_max: u64,
+    /// False when an action is triggered by the wall clock.
+    pub plan_exact: bool,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { timeout: Limit::Protocol, stable_samples: three(), interval: half_second() }
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn three() -> u32 {
+    3
+}
+
+fn half() -> Ppb {
+    Ppb::new(500_000_000).expect("a half is below one")
+}
+
+fn half_second() -> Micros {
+    Micros::from_ms(500)
+}
+
+impl Serialize for Limit {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Protocol => serializer.serialize_str("protocol"),
+            Self::Time(time) => time.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "protocol" {
+            return Ok(Self::Protocol);
+        }
+        Micros::parse(&text).map(Self::Time).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Reads a rule in two steps: which actions exist depends on where the rule applies.
+impl<'de> Deserialize<'de> for FaultRule {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Written {
+            id: String,
+            #[serde(rename = "where")]
+            place: Place,
+            #[serde(default)]
+            on: CallKind,
+            select: Select,
+            #[serde(default)]
+            attempts: Attempts,
+            #[serde(rename = "do")]
+            action: serde_json::Value,
+            #[serde(default)]
+            expect: Vec<Expect>,
+        }
+        let written = Written::deserialize(deserializer)?;
+        let action =
+            FaultAction::for_place(&written.place, written.action).map_err(serde::de::Error::custom)?;
+        let Written { id, place, on, select, attempts, expect, .. } = written;
+        Ok(Self { id, place, on, select, attempts, action, expect })
+    }
+}
