@@ -1,1 +1,5 @@
 //! Placeholder head, replaced by the crate's owner.
+
+pub mod chain;
+pub mod dapi;
+pub mod ordinal;
