@@ -5,4 +5,5 @@
 //! clock, drawing random bytes (callers pass them in), touching network or files, and printing
 //! a private key by `Debug`, `Display` or an error.
 
+pub mod devshard;
 pub mod proto;
