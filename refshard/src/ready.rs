@@ -1,0 +1,23 @@
+//! The ready line: the one line on standard output that says where a program listens (design section 4).
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use scenario::build::BUILD_ID;
+use scenario::ready::ReadyLine;
+
+/// Prints the ready line of `program` with its bound `address` under the name `http`.
+///
+/// # Errors
+/// When standard output is closed: nobody would learn the address, so the program should end.
+pub fn print_ready(program: &str, address: std::net::SocketAddr) -> io::Result<()> {
+    let line = ReadyLine {
+        ready: BTreeMap::from([("http".to_owned(), address.to_string())]),
+        program: program.to_owned(),
+        build: BUILD_ID.to_owned(),
+    };
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, &line)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
