@@ -6,4 +6,6 @@
 //! a private key by `Debug`, `Display` or an error.
 
 pub mod devshard;
+pub mod keys;
 pub mod proto;
+pub mod transport;
