@@ -8,4 +8,5 @@
 pub mod devshard;
 pub mod keys;
 pub mod proto;
+pub mod settlement;
 pub mod transport;
