@@ -3,3 +3,4 @@
 pub mod chain;
 pub mod dapi;
 pub mod ordinal;
+pub mod serving;

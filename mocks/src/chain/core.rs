@@ -120,7 +120,7 @@ impl Core {
             }
             ChainAct::Blocks { count } => self.ledger.produce(*count),
             ChainAct::Settle { escrow } => {
-                self.ledger.settle_by_admin(*escrow).map_err(|refused| refused.0)?
+                self.ledger.settle_by_admin(*escrow).map_err(|refused| refused.0)?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! State of the chain without any transport: height, epoch, escrows, transactions, accounts, events.
 //! Everything in [`Saved`] survives a restart when a state file is given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use scenario::control::{ChainConfig, ChainEscrow};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ const EVENTS_MAX: usize = 10_000;
 const TRANSACTIONS_MAX: usize = 50_000;
 /// Escrows that may be created beside the seeded ones.
 const CREATED_MAX: usize = 50_000;
+/// Settlements that are remembered; every repeat of one is an entry too.
+const SETTLEMENTS_MAX: usize = 100_000;
 /// Accounts that are remembered.
 const ACCOUNTS_MAX: usize = 100_000;
 
@@ -125,7 +127,7 @@ pub struct Ledger {
     /// Events that wait for their block.
     pending: Vec<(String, ChainEvent)>,
     /// Events in blocks, bounded.
-    published: std::collections::VecDeque<Published>,
+    published: VecDeque<Published>,
     events_total: u64,
 }
 
@@ -152,13 +154,7 @@ impl Ledger {
             },
         };
         no_collision(&config, &saved.created)?;
-        Ok(Self {
-            config,
-            saved,
-            pending: Vec::new(),
-            published: std::collections::VecDeque::new(),
-            events_total: 0,
-        })
+        Ok(Self { config, saved, pending: Vec::new(), published: VecDeque::new(), events_total: 0 })
     }
 
     /// The configuration in force.
@@ -333,7 +329,7 @@ impl Ledger {
             return Err(Refused(format!("no more than {CREATED_MAX} escrows can be created")));
         }
         let id = self.escrows().map(|escrow| escrow.id).max().unwrap_or_default() + 1;
-        let escrow = self.from_template(id, creator, amount, model);
+        let escrow = self.like_template(id, creator, amount, model);
         let text = |name: &str, value: String| (name.to_owned(), value);
         let attributes = vec![
             text("escrow_id", id.to_string()),
@@ -348,7 +344,7 @@ impl Ledger {
 
     /// Slots and prices are those of the first seeded escrow of the model, else of the first one at all; a chain
     /// without escrows gives each participant one slot.
-    fn from_template(&self, id: u64, creator: &str, amount: u64, model: &str) -> ChainEscrow {
+    fn like_template(&self, id: u64, creator: &str, amount: u64, model: &str) -> ChainEscrow {
         let of_model = self.escrows().find(|escrow| escrow.model == model);
         let base = match of_model.or_else(|| self.escrows().next()) {
             Some(template) => template.clone(),
@@ -386,6 +382,9 @@ impl Ledger {
     fn settle(&mut self, escrow: u64, settler: &str, nonce: u64, fees: u64) -> Result<ChainEvent, Refused> {
         if !self.escrows().any(|known| known.id == escrow) {
             return Err(Refused(format!("escrow {escrow} does not exist")));
+        }
+        if self.saved.settlements.len() >= SETTLEMENTS_MAX {
+            return Err(Refused(format!("no more than {SETTLEMENTS_MAX} settlements can be kept")));
         }
         self.saved.settlements.push(Settlement { escrow, settler: settler.to_owned(), nonce, fees });
         let text = |name: &str, value: String| (name.to_owned(), value);

@@ -27,6 +27,8 @@ pub struct Fault {
 pub struct Arrival {
     /// Ordinal of this call over all hosts, from 1.
     pub ordinal: u64,
+    /// Ordinal of this call at its host, from 1.
+    pub ordinal_at_host: u64,
     /// The first rule that matches, if any.
     pub fault: Option<Fault>,
 }
@@ -113,7 +115,7 @@ impl Core {
             })?;
             Some(fault(rule, rule_ordinal(rule, ordinal, at_host)))
         });
-        Arrival { ordinal, fault }
+        Arrival { ordinal, ordinal_at_host: at_host, fault }
     }
 
     /// The outage that is on for calls of `host` now, asked again by calls that are held open.

@@ -1,0 +1,35 @@
+//! Program `mock-dapi`; see the module `mocks::dapi`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use mocks::serving::process::{MockError, print_ready, read_config, until_told};
+
+/// Command line.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Configuration, JSON.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Address of every listener; ports are chosen by the kernel.
+    #[arg(long, default_value = "127.0.0.1")]
+    listen: IpAddr,
+    /// End when standard input ends.
+    #[arg(long)]
+    exit_with_stdin: bool,
+}
+
+async fn run(args: Args) -> Result<(), MockError> {
+    let running = mocks::dapi::start(read_config(&args.config)?, args.listen).await?;
+    print_ready("mock-dapi", &running)?;
+    until_told(args.exit_with_stdin).await?;
+    running.stop().await;
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    mocks::serving::process::main("mock-dapi", run(Args::parse()))
+}

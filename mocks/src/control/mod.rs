@@ -1,0 +1,50 @@
+//! Control surface shared by the mocks: bounded logs and one HTTP router over the [`Mock`] trait.
+
+mod ring;
+mod routes;
+
+pub use ring::{PAGE_MAX, Ring};
+pub use routes::routes;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use scenario::control::{ChainAct, Hit, MockConfig, Page};
+use serde::Serialize;
+
+/// A mock as its control listener sees it (design section 8; the calls are listed in `scenario::control`).
+pub trait Mock: Send + Sync + 'static {
+    /// Entry of its call log.
+    type Call: Serialize;
+    /// Its counters.
+    type Stats: Serialize;
+
+    /// Replaces the whole configuration, or changes nothing.
+    ///
+    /// # Errors
+    /// Why it was refused and what to write instead; the caller gets it with status 400.
+    fn put(&self, config: MockConfig) -> Result<(), String>;
+
+    /// The configuration in force.
+    fn config(&self) -> MockConfig;
+
+    /// Part of the log of carried out faults.
+    fn hits(&self, after: u64, limit: usize) -> Page<Hit>;
+
+    /// Part of the call log.
+    fn calls(&self, after: u64, limit: usize) -> Page<Self::Call>;
+
+    /// Counters.
+    fn stats(&self) -> Self::Stats;
+
+    /// Counters as Prometheus text.
+    fn metrics(&self) -> String;
+
+    /// Carries out an admin action. Only the chain has any.
+    ///
+    /// # Errors
+    /// Why it can't be done.
+    fn act(self: Arc<Self>, _act: ChainAct) -> impl Future<Output = Result<(), String>> + Send {
+        async { Err("this mock has no admin actions".to_owned()) }
+    }
+}
