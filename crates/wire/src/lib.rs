@@ -6,6 +6,7 @@
 //! a private key by `Debug`, `Display` or an error.
 
 pub mod devshard;
+pub mod keyring;
 pub mod keys;
 pub mod proto;
 pub mod settlement;

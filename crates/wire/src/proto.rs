@@ -72,7 +72,7 @@ mod packages {
 pub use packages::cosmos::auth::v1beta1 as auth;
 pub use packages::cosmos::base::abci::v1beta1 as abci;
 pub use packages::cosmos::base::tendermint::v1beta1 as tendermint;
-pub use packages::cosmos::crypto::keyring::v1 as keyring_record;
+pub(crate) use packages::cosmos::crypto::keyring::v1 as keyring_record;
 pub use packages::cosmos::crypto::secp256k1;
 pub use packages::cosmos::tx::v1beta1 as tx;
 pub use packages::devshard::v1 as devshard;
