@@ -1,1 +1,15 @@
-//! Placeholder head, replaced by the crate's owner.
+//! # verdict
+//! Judges one run from its directory alone: classes of requests, assertions A1 to A11, validity, thresholds.
+//!
+//! Owner of state: nobody. [`load`] reads the files, everything else is a pure function over what was read.
+//! Must never happen here: a clock, a path or a run of our own in the result (judging twice gives the same bytes), a
+//! pass without having looked, a fail without a witness, a fail from evidence that is missing.
+
+pub mod applicability;
+pub mod assertions;
+pub mod classify;
+pub mod judge;
+pub mod load;
+pub mod oracle;
+pub mod sheet;
+pub mod summary;

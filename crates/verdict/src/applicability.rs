@@ -1,0 +1,49 @@
+//! The committed table of what can't be seen where (design section 7). A row here is the only way to
+//! `not-applicable`; it has no effect on the verdict and is printed.
+
+use evidence::assertion::AssertionId;
+use evidence::run::RunInfo;
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Assertion.
+    pub id: AssertionId,
+    /// Part of it; empty for the whole.
+    pub part: &'static str,
+    /// When the row holds.
+    pub holds: fn(&RunInfo) -> bool,
+    /// Why the evidence can't exist then.
+    pub why: &'static str,
+}
+
+/// The table.
+pub const TABLE: &[Row] = &[
+    Row {
+        id: AssertionId::A5,
+        part: "ownership",
+        holds: |run| run.stack.storage == "sqlite",
+        why: "SQLite has no lease table: every acquire is granted (contract hosts 5.2)",
+    },
+    Row {
+        id: AssertionId::A5,
+        part: "",
+        holds: |run| {
+            let devshard = &run.resolved.scenario.devshard;
+            devshard.participants < 2 || devshard.validation_rate.get() == 0
+        },
+        why: "nobody validates: one participant, or a validation rate of 0 (contract hosts 5.1)",
+    },
+    Row {
+        id: AssertionId::A7,
+        part: "",
+        holds: |run| run.resolved.scenario.devshard.participants < 2,
+        why: "one participant: there is nothing to compare with (contract hosts 6.5)",
+    },
+];
+
+/// Why an assertion, or a part of it, does not apply to this run.
+#[must_use]
+pub fn not_applicable(run: &RunInfo, id: AssertionId, part: &str) -> Option<&'static str> {
+    TABLE.iter().find(|row| row.id == id && row.part == part && (row.holds)(run)).map(|row| row.why)
+}

@@ -1,0 +1,105 @@
+//! A2 `fault-class`: what a fault touched ends as its `expect` says; what nothing touched succeeds.
+//!
+//! Reasons: `outside-expect` (class, reason, status or ending not allowed), `untouched-failed`, `untouched-rejected`,
+//! `untouched-cancelled`. Unknown when the two fault sources disagree, when a rule hit nothing, or when fewer
+//! requests were hit than `minimum.fault_hits`. Source: design section 6.
+
+use evidence::assertion::AssertionId;
+use evidence::rundir::{ACCOUNTING, HITS, NODE_CALLS, PLAN, REQUESTS};
+use scenario::fault::{CallKind, FaultAction, RequestClass};
+
+use super::{Assertion, Case, about_request};
+use crate::sheet::Sheet;
+
+pub(super) const ASSERTION: Assertion = Assertion {
+    id: AssertionId::A2,
+    inputs: &[PLAN, REQUESTS, ACCOUNTING, HITS, NODE_CALLS],
+    unit: "requests with a class",
+    judge,
+};
+
+/// Differences of the oracle that are printed; the rest are counted.
+const DIFFERENCES_NAMED_MAX: usize = 5;
+
+fn judge(case: &Case<'_>, sheet: &mut Sheet) {
+    oracle(case, sheet);
+    amounts(case, sheet);
+    for (index, decided) in case.decided {
+        if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {
+            continue;
+        }
+        sheet.looked(1);
+        if decided.allowed {
+            continue;
+        }
+        let Some(record) = case.evidence.records.get(index) else { continue };
+        let id = record.id.as_str();
+        let class = word(&decided.class);
+        let because = decided.because.map_or_else(|| "no reason seen".to_owned(), |reason| word(&reason));
+        let (reason, text) = if decided.touched {
+            let by = if decided.rules.is_empty() {
+                "its cancel or a window".to_owned()
+            } else {
+                decided.rules.join(", ")
+            };
+            ("outside-expect", format!("{id} was touched by {by} and ended as {class} ({because})"))
+        } else {
+            let reason = match decided.class {
+                RequestClass::Rejected => "untouched-rejected",
+                RequestClass::Cancelled => "untouched-cancelled",
+                _ => "untouched-failed",
+            };
+            (reason, format!("{id} was touched by no fault and ended as {class} ({because})"))
+        };
+        let mut witness = about_request(reason, text, id, REQUESTS);
+        witness.subject = decided.rules.first().cloned();
+        witness.detail.insert("class".to_owned(), class.into());
+        witness.detail.insert("because".to_owned(), because.into());
+        witness.detail.insert("status".to_owned(), record.status.into());
+        witness.detail.insert("client_class".to_owned(), record.client_class.word().into());
+        sheet.witness(witness);
+    }
+}
+
+fn word<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(text)) => text,
+        _ => String::new(),
+    }
+}
+
+fn oracle(case: &Case<'_>, sheet: &mut Sheet) {
+    let differences = &case.oracle.differences;
+    for difference in differences.iter().take(DIFFERENCES_NAMED_MAX) {
+        sheet.missing(format!("plan and hit log disagree: {difference}"));
+    }
+    if differences.len() > DIFFERENCES_NAMED_MAX {
+        sheet.missing(format!("plan and hit log disagree {} times in all", differences.len()));
+    }
+}
+
+fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
+    let scenario = &case.evidence.run.resolved.scenario;
+    let mut all = std::collections::BTreeSet::new();
+    for rule in &scenario.faults {
+        let hits = case.evidence.hits.iter().filter(|hit| hit.rule == rule.id).count();
+        if hits == 0 {
+            sheet.missing(format!("rule {} hit nothing: what it should show was not tested", rule.id));
+        }
+        if matches!(rule.action, FaultAction::Node(_)) && rule.on == CallKind::Execution {
+            all.extend(case.oracle.hit_ids.get(&rule.id).into_iter().flatten());
+        }
+    }
+    if let Some(minimum) = scenario.minimum.fault_hits
+        && (all.len() as u64) < minimum
+    {
+        sheet.missing(format!("{} distinct requests were hit, minimum.fault_hits is {minimum}", all.len()));
+    }
+    let cancelled =
+        case.decided.values().filter(|decided| decided.class == RequestClass::Cancelled).count() as u64;
+    if let Some(minimum) = scenario.minimum.cancelled
+        && cancelled < minimum
+    {
+        sheet.missing(format!("{cancelled} requests were cancelled, minimum.cancelled is {minimum}"));
+    }
+}

@@ -1,0 +1,98 @@
+//! A7 `replica-agreement`: hosts report the same durable state at the same nonce.
+//!
+//! Compared per (escrow, nonce): state hash and state root. Not compared: signatures (every host signs with its own
+//! key), order of mempools, times. Reasons: `state-differs`, `lag` (after finalize, whose closing rounds reach every
+//! host, a log is shorter than another's). Source: contract hosts 6.5.
+
+use std::collections::BTreeMap;
+
+use evidence::assertion::AssertionId;
+use evidence::event::EventKind;
+use evidence::snapshot::{Moment, Snapshot};
+
+use super::{Assertion, Case, about_nonce, snapshot_file};
+use crate::applicability::not_applicable;
+use crate::sheet::Sheet;
+
+pub(super) const ASSERTION: Assertion =
+    Assertion { id: AssertionId::A7, inputs: &[], unit: "nonces held by two hosts or more", judge };
+
+fn judge(case: &Case<'_>, sheet: &mut Sheet) {
+    if let Some(why) = not_applicable(&case.evidence.run, AssertionId::A7, "") {
+        sheet.not_applicable(why);
+        return;
+    }
+    for moment in [Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal] {
+        match case.evidence.snapshot(moment) {
+            Ok(snapshot) => compare(snapshot, moment, sheet),
+            Err(missing) => sheet.missing(missing),
+        }
+    }
+    if let Ok(snapshot) = case.evidence.snapshot(Moment::DrainFinal) {
+        lag(case, snapshot, sheet);
+    }
+}
+
+fn compare(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
+    let unread = snapshot.missing.iter().filter(|missing| missing.what.starts_with("host-"));
+    for missing in unread {
+        sheet.missing(format!("{} at {}: {}", missing.what, moment.dir(), missing.why));
+    }
+    let file = snapshot_file(moment);
+    let mut seen: BTreeMap<(&str, u64), (&str, &str, &str)> = BTreeMap::new();
+    for host in &snapshot.hosts {
+        for log in &host.escrows {
+            let mut reported = false;
+            for diff in &log.diffs {
+                let key = (log.escrow.as_str(), diff.nonce);
+                let Some((other, hash, root)) = seen.get(&key).copied() else {
+                    seen.insert(key, (&host.service, &diff.state_hash, &diff.post_state_root));
+                    continue;
+                };
+                sheet.looked(1);
+                // One divergence changes every later state: the first nonce is the witness.
+                if (hash != diff.state_hash || root != diff.post_state_root) && !reported {
+                    reported = true;
+                    let field = if hash == diff.state_hash { "post_state_root" } else { "state_hash" };
+                    let text = format!(
+                        "escrow {} nonce {}: {field} of {other} and {} differ",
+                        log.escrow, diff.nonce, host.service
+                    );
+                    let mut witness = about_nonce("state-differs", text, &log.escrow, diff.nonce, &file);
+                    witness.service = Some(host.service.clone());
+                    witness.subject = Some(field.to_owned());
+                    sheet.witness(witness);
+                }
+            }
+        }
+    }
+}
+
+/// Only where finalize succeeded: its closing rounds bring every host to the last nonce.
+fn lag(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
+    for event in &case.evidence.events {
+        let EventKind::DrainStep { what, escrow, status: Some(200), .. } = &event.event else { continue };
+        if what != "finalize" {
+            continue;
+        }
+        let lengths: Vec<(&str, usize)> = snapshot
+            .hosts
+            .iter()
+            .filter_map(|host| {
+                let log = host.escrows.iter().find(|log| log.escrow == *escrow)?;
+                Some((host.service.as_str(), log.diffs.len()))
+            })
+            .collect();
+        let longest = lengths.iter().map(|(_, length)| *length).max().unwrap_or_default();
+        for (service, length) in lengths {
+            if length < longest {
+                let text =
+                    format!("{service} has {length} of {longest} diffs of escrow {escrow} after finalize");
+                let file = snapshot_file(Moment::DrainFinal);
+                let mut witness = about_nonce("lag", text, escrow, length as u64, &file);
+                witness.service = Some(service.to_owned());
+                sheet.witness(witness);
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A8 `drain`: no queue, lease or operation in flight is left after the drain deadline.
+//!
+//! Reasons: `not-drained` (a named signal was not zero and stable at the end of the passive wait),
+//! `within-protocol-timeout` (the same, but the deadline of the scenario is shorter than a protocol timer that still
+//! runs), `pending-left` (gateway transactions after sync), `lease-pending`, `locks-not-returned` (allocations minus
+//! releases, whatever the gauge says). Source: design section 3, contract gateway 6.6, hosts 10.
+
+use evidence::assertion::{AssertionId, EvidenceRef, Witness};
+use evidence::drain::{DrainPart, DrainSample, SIGNALS};
+use evidence::rundir::DRAIN;
+use evidence::snapshot::Moment;
+use scenario::model::Limit;
+
+use super::{Assertion, Case, about_nonce, snapshot_file};
+use crate::sheet::Sheet;
+
+pub(super) const ASSERTION: Assertion =
+    Assertion { id: AssertionId::A8, inputs: &[DRAIN], unit: "signals and escrows", judge };
+
+fn judge(case: &Case<'_>, sheet: &mut Sheet) {
+    let passive = case.evidence.drain.iter().rfind(|sample| sample.part == DrainPart::Passive);
+    match passive.filter(|sample| sample.ended.is_some()) {
+        None => sheet.missing(format!("{DRAIN}: the passive wait has no end")),
+        Some(sample) => signals(case, sample, sheet),
+    }
+    match case.evidence.snapshot(Moment::DrainSynced) {
+        Err(missing) => sheet.missing(missing),
+        Ok(snapshot) => {
+            for escrow in &snapshot.escrows {
+                sheet.looked(1);
+                if let Some(tx) = escrow.pending.first() {
+                    let text = format!(
+                        "escrow {}: {} transactions wait at the gateway after sync, the first is {}",
+                        escrow.escrow,
+                        escrow.pending.len(),
+                        tx.kind
+                    );
+                    let nonce = tx.inference.unwrap_or(escrow.nonce);
+                    let file = snapshot_file(Moment::DrainSynced);
+                    sheet.witness(about_nonce("pending-left", text, &escrow.escrow, nonce, &file));
+                }
+            }
+            for lease in snapshot.leases.iter().flatten().filter(|lease| lease.status == "pending") {
+                let text = format!("the lease of inference {} is pending after sync", lease.inference);
+                let file = snapshot_file(Moment::DrainSynced);
+                sheet.witness(about_nonce("lease-pending", text, &lease.escrow, lease.inference, &file));
+            }
+            locks(snapshot, sheet);
+        }
+    }
+}
+
+fn signals(case: &Case<'_>, sample: &DrainSample, sheet: &mut Sheet) {
+    let deadline = sample.ended.as_deref() == Some("deadline");
+    if sample.ended.as_deref() == Some("interrupted") {
+        sheet.missing("the passive wait was interrupted");
+        return;
+    }
+    let reason = if within_protocol(case) { "within-protocol-timeout" } else { "not-drained" };
+    for signal in SIGNALS {
+        match sample.signals.get(signal.name).copied().flatten() {
+            None => sheet.missing(format!("signal {} could not be read at the end", signal.name)),
+            Some(value) => {
+                sheet.looked(1);
+                if value != 0.0 {
+                    sheet.witness(left(reason, signal.name, value, signal.meaning));
+                }
+            }
+        }
+    }
+    let all_zero = SIGNALS.iter().all(|s| sample.signals.get(s.name).copied().flatten() == Some(0.0));
+    if deadline && all_zero {
+        // Zero in the last sample, but never for K samples in a row.
+        let moving = moving(case);
+        sheet.witness(left(reason, moving, 0.0, "was never zero for enough samples in a row"));
+    }
+}
+
+/// The signal that was last seen above zero.
+fn moving<'a>(case: &Case<'a>) -> &'static str {
+    let samples = case.evidence.drain.iter().rev().filter(|sample| sample.part == DrainPart::Passive);
+    for sample in samples {
+        let busy = SIGNALS.iter().find(|s| sample.signals.get(s.name).copied().flatten() != Some(0.0));
+        if let Some(signal) = busy {
+            return signal.name;
+        }
+    }
+    "all signals"
+}
+
+fn left(reason: &str, signal: &str, value: f64, meaning: &str) -> Witness {
+    let mut witness = Witness::new(reason, format!("{signal} is {value} at the deadline: {meaning}"));
+    witness.subject = Some(signal.to_owned());
+    witness.detail.insert("value".to_owned(), value.into());
+    witness
+        .evidence
+        .push(EvidenceRef { file: DRAIN.to_owned(), at: "last sample of part passive".to_owned() });
+    witness
+}
+
+/// The scenario's own deadline is shorter than the longest protocol timer that status shows.
+fn within_protocol(case: &Case<'_>) -> bool {
+    let Limit::Time(deadline) = case.evidence.run.resolved.scenario.drain.timeout else { return false };
+    let Ok(snapshot) = case.evidence.snapshot(Moment::DrainPassive) else { return false };
+    let longest = snapshot
+        .escrows
+        .iter()
+        .flat_map(|escrow| [escrow.refusal_timeout_s, escrow.execution_timeout_s])
+        .flatten()
+        .max();
+    longest.is_some_and(|seconds| deadline.us() < seconds.saturating_mul(1_000_000))
+}
+
+fn locks(snapshot: &evidence::snapshot::Snapshot, sheet: &mut Sheet) {
+    let Some(dapi) = &snapshot.dapi else {
+        sheet.missing("mock-dapi statistics after sync");
+        return;
+    };
+    sheet.looked(1);
+    let out = dapi.acquisitions.saturating_sub(dapi.releases).saturating_sub(dapi.expired);
+    if out > 0 {
+        let text = format!(
+            "{} locks were given, {} returned, {} expired: {out} are out (gauge: {})",
+            dapi.acquisitions, dapi.releases, dapi.expired, dapi.active
+        );
+        let mut witness = Witness::new("locks-not-returned", text);
+        witness.service = Some("mock-dapi".to_owned());
+        let file = snapshot_file(Moment::DrainSynced);
+        witness.evidence.push(EvidenceRef { file, at: "/dapi".to_owned() });
+        sheet.witness(witness);
+    }
+}

@@ -1,0 +1,115 @@
+//! The assertions, one file each. Every one declares what it reads and what it counts, and is a pure function over
+//! [`Case`]. Adding one means a line in [`ALL`].
+
+mod a01_terminal_outcome;
+mod a02_fault_class;
+mod a03_response_format;
+mod a04_nonce_order;
+mod a05_validation_ownership;
+mod a06_orphans;
+mod a07_replica_agreement;
+mod a08_drain;
+mod a09_service_stability;
+mod a10_correlation;
+mod a11_conservation;
+mod thresholds;
+mod validity;
+
+use std::collections::BTreeMap;
+
+use evidence::assertion::{AssertionId, EvidenceRef, Witness};
+
+use crate::classify::Decided;
+use crate::load::Evidence;
+use crate::oracle::Oracle;
+use crate::sheet::Sheet;
+
+/// What every assertion is given.
+#[derive(Debug)]
+pub struct Case<'a> {
+    /// Evidence.
+    pub evidence: &'a Evidence,
+    /// Class of each request.
+    pub decided: &'a BTreeMap<u64, Decided>,
+    /// Fault oracle.
+    pub oracle: &'a Oracle,
+}
+
+impl Case<'_> {
+    /// The run was stopped before its plan was done: amounts are not judged.
+    #[must_use]
+    pub fn partial(&self) -> bool {
+        use evidence::event::EventKind;
+        self.evidence.events.iter().any(|event| match &event.event {
+            EventKind::Signal { .. } | EventKind::EnvironmentFailed { .. } => true,
+            EventKind::LoadEnded { partial, .. } => *partial,
+            _ => false,
+        })
+    }
+
+    /// Whether a named rule is in force.
+    #[must_use]
+    pub fn rule_on(&self, rule: &str) -> bool {
+        !self.evidence.run.rules_off.iter().any(|off| off == rule)
+    }
+}
+
+/// One assertion as the registry lists it.
+#[derive(Clone, Copy)]
+pub struct Assertion {
+    /// Id.
+    pub id: AssertionId,
+    /// Files without which it can't judge.
+    pub inputs: &'static [&'static str],
+    /// What it counts.
+    pub unit: &'static str,
+    /// Judges.
+    pub judge: fn(&Case<'_>, &mut Sheet),
+}
+
+impl std::fmt::Debug for Assertion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Assertion({})", self.id)
+    }
+}
+
+/// Every assertion, in order.
+pub const ALL: [Assertion; 13] = [
+    a01_terminal_outcome::ASSERTION,
+    a02_fault_class::ASSERTION,
+    a03_response_format::ASSERTION,
+    a04_nonce_order::ASSERTION,
+    a05_validation_ownership::ASSERTION,
+    a06_orphans::ASSERTION,
+    a07_replica_agreement::ASSERTION,
+    a08_drain::ASSERTION,
+    a09_service_stability::ASSERTION,
+    a10_correlation::ASSERTION,
+    a11_conservation::ASSERTION,
+    validity::ASSERTION,
+    thresholds::ASSERTION,
+];
+
+/// A witness about a load request.
+fn about_request(reason: &str, message: String, id: &str, file: &str) -> Witness {
+    let mut witness = Witness::new(reason, message);
+    witness.request_id = Some(id.to_owned());
+    witness.evidence.push(EvidenceRef { file: file.to_owned(), at: format!("id={id}") });
+    witness
+}
+
+/// A witness about a nonce of an escrow.
+fn about_nonce(reason: &str, message: String, escrow: &str, nonce: u64, file: &str) -> Witness {
+    let mut witness = Witness::new(reason, message);
+    witness.escrow = Some(escrow.to_owned());
+    witness.nonce = Some(nonce);
+    witness
+        .evidence
+        .push(EvidenceRef { file: file.to_owned(), at: format!("escrow={escrow} nonce={nonce}") });
+    witness
+}
+
+/// File of a moment's snapshot.
+fn snapshot_file(moment: evidence::snapshot::Moment) -> String {
+    format!("{}/{}/{}", evidence::rundir::SNAPSHOTS, moment.dir(), evidence::rundir::SNAPSHOT_FILE)
+}

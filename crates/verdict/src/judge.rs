@@ -1,0 +1,174 @@
+//! From evidence to verdict: every assertion is evaluated, always, and nothing here reads a clock.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use evidence::EVIDENCE_VERSION;
+use evidence::assertion::{AssertionId, AssertionResult, Assertions, Status, Witness};
+use evidence::event::EventKind;
+use evidence::exit::{Findings, Outcome};
+use evidence::rundir::RunReader;
+use evidence::summary::Summary;
+use scenario::build::BUILD_ID;
+
+use crate::assertions::{ALL, Assertion, Case};
+use crate::classify::{Decided, classify};
+use crate::load::{Evidence, NoRun};
+use crate::oracle::{Oracle, compare};
+use crate::sheet::Sheet;
+
+/// Failures that get a bundle; the rest are counted.
+pub const FAILURES_MAX: usize = 1_000;
+
+/// One thing that failed, with all that was found about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Load request id, or `_run.<assertion>.<n>`.
+    pub key: String,
+    /// What was found.
+    pub found: Vec<(AssertionId, Witness)>,
+}
+
+/// Everything that judging gives.
+#[derive(Debug)]
+pub struct Judgement {
+    /// Evidence as read.
+    pub evidence: Evidence,
+    /// Class of each request.
+    pub decided: std::collections::BTreeMap<u64, Decided>,
+    /// `assertions.json`.
+    pub assertions: Assertions,
+    /// `summary.json`.
+    pub summary: Summary,
+    /// Failures by key, bounded.
+    pub failures: Vec<Failure>,
+    /// Failures without a bundle.
+    pub failures_dropped: u64,
+}
+
+/// Judges a run directory.
+///
+/// # Errors
+/// [`NoRun`] when there is no readable `run.yaml`.
+pub fn judge(reader: &RunReader) -> Result<Judgement, NoRun> {
+    judge_with(reader, &ALL)
+}
+
+/// Judges with a given registry: the self-test replaces single assertions to see that it notices.
+///
+/// # Errors
+/// As [`judge`].
+pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgement, NoRun> {
+    let evidence = Evidence::read(reader)?;
+    let decided = classify(&evidence);
+    let oracle = compare(&evidence.run.resolved, &evidence.run.salt, &evidence.calls, &evidence.hits);
+    let (results, internal) = evaluate(&evidence, &decided, &oracle, registry);
+    let mut findings = findings(&evidence, &results);
+    findings.internal |= internal;
+    let assertions = Assertions {
+        v: EVIDENCE_VERSION,
+        build: BUILD_ID.to_owned(),
+        run_id: evidence.run.run_id.clone(),
+        verdict: findings.outcome(),
+        findings,
+        results,
+    };
+    let summary = crate::summary::summarize(&evidence, &decided, &oracle, &assertions);
+    let (failures, failures_dropped) = failures(&assertions);
+    Ok(Judgement { evidence, decided, assertions, summary, failures, failures_dropped })
+}
+
+fn evaluate(
+    evidence: &Evidence,
+    decided: &std::collections::BTreeMap<u64, Decided>,
+    oracle: &Oracle,
+    registry: &[Assertion],
+) -> (Vec<AssertionResult>, bool) {
+    let case = Case { evidence, decided, oracle };
+    let mut internal = false;
+    let results = registry
+        .iter()
+        .map(|assertion| {
+            let mut sheet = Sheet::new(assertion.id, assertion.unit, 1);
+            let missing = evidence.missing_of(assertion.inputs);
+            if missing.is_empty() {
+                // A bug in one assertion must not hide what the others found.
+                let judged = catch_unwind(AssertUnwindSafe(|| (assertion.judge)(&case, &mut sheet)));
+                if judged.is_err() {
+                    internal = true;
+                    sheet.missing("internal error: the assertion panicked");
+                }
+            } else {
+                missing.into_iter().for_each(|input| sheet.missing(input));
+            }
+            sheet.finish()
+        })
+        .collect();
+    (results, internal)
+}
+
+fn findings(evidence: &Evidence, results: &[AssertionResult]) -> Findings {
+    let mut findings = Findings::default();
+    for event in &evidence.events {
+        match &event.event {
+            EventKind::Signal { .. } => findings.interrupted = true,
+            EventKind::EnvironmentFailed { .. } => findings.environment = true,
+            _ => {}
+        }
+    }
+    for result in results {
+        match (result.status, result.id) {
+            (Status::Fail, AssertionId::V) => findings.invalid = true,
+            (Status::Fail, AssertionId::T) => findings.threshold_failed = true,
+            (Status::Fail, _) => findings.correctness_failed = true,
+            (Status::Unknown, _) => findings.unknown = true,
+            (Status::Pass | Status::NotApplicable, _) => {}
+        }
+    }
+    findings
+}
+
+/// One failure per request, and one per run-level witness.
+fn failures(assertions: &Assertions) -> (Vec<Failure>, u64) {
+    let mut by_request: std::collections::BTreeMap<String, Vec<(AssertionId, Witness)>> = Default::default();
+    let mut of_run = Vec::new();
+    let mut unlisted = 0;
+    for result in &assertions.results {
+        let mut number = 0;
+        for witness in &result.witnesses {
+            if let Some(id) = &witness.request_id {
+                by_request.entry(id.clone()).or_default().push((result.id, witness.clone()));
+            } else {
+                number += 1;
+                let key = format!("_run.{}.{number}", result.id);
+                of_run.push(Failure { key, found: vec![(result.id, witness.clone())] });
+            }
+        }
+        unlisted += result.witnesses_total - result.witnesses.len() as u64;
+    }
+    let mut all = of_run;
+    all.extend(by_request.into_iter().map(|(key, found)| Failure { key, found }));
+    let over = all.len().saturating_sub(FAILURES_MAX);
+    all.truncate(FAILURES_MAX);
+    (all, unlisted + over as u64)
+}
+
+/// The outcome in one line for people: which assertions failed and which could not be judged.
+#[must_use]
+pub fn reasons(assertions: &Assertions) -> Vec<String> {
+    let mut lines = Vec::new();
+    for result in &assertions.results {
+        let name = format!("{} {}", result.id, result.name);
+        match result.status {
+            Status::Fail => {
+                let first = result.witnesses.first().map_or("", |witness| witness.message.as_str());
+                lines.push(format!("{name}: {} found, first: {first}", result.witnesses_total));
+            }
+            Status::Unknown => lines.push(format!("{name}: unknown: {}", result.missing.join("; "))),
+            Status::Pass | Status::NotApplicable => {}
+        }
+    }
+    if assertions.verdict == Outcome::Interrupted {
+        lines.insert(0, "the run was stopped by a signal".to_owned());
+    }
+    lines
+}

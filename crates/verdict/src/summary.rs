@@ -1,0 +1,305 @@
+//! `summary.json`: every signal of the specification's measurements table, from evidence.
+
+use std::collections::BTreeMap;
+
+use evidence::EVIDENCE_VERSION;
+use evidence::assertion::Assertions;
+use evidence::event::EventKind;
+use evidence::record::ClientClass;
+use evidence::snapshot::Moment;
+use evidence::summary::{BASELINE_SENTENCE, ClientSignals, Latency, Summary};
+use scenario::fault::RequestClass;
+use serde_json::{Value, json};
+use stats::Histogram;
+use stats::Percentile;
+
+use crate::classify::Decided;
+use crate::judge::reasons;
+use crate::load::Evidence;
+use crate::oracle::Oracle;
+
+/// Time during which load was offered: first release to last end, over all steps.
+#[must_use]
+pub fn load_span_us(evidence: &Evidence) -> u64 {
+    let mut span: Option<(u64, u64)> = None;
+    for event in &evidence.events {
+        if let EventKind::StepEnded { started_us, ended_us, .. } = event.event {
+            span = Some(span.map_or((started_us, ended_us), |(a, b)| (a.min(started_us), b.max(ended_us))));
+        }
+    }
+    span.map_or(0, |(start, end)| end.saturating_sub(start))
+}
+
+/// The summary of a judged run.
+#[must_use]
+pub fn summarize(
+    evidence: &Evidence,
+    decided: &BTreeMap<u64, Decided>,
+    oracle: &Oracle,
+    assertions: &Assertions,
+) -> Summary {
+    let run = &evidence.run;
+    let scenario = &run.resolved.scenario;
+    let mut not_shown = BTreeMap::new();
+    for (input, why) in &evidence.missing {
+        not_shown.insert(input.clone(), why.clone());
+    }
+    let topology = json!({
+        "participants": scenario.devshard.participants,
+        "replicas": scenario.devshard.replicas,
+        "slots": scenario.devshard.slots.unwrap_or(scenario.devshard.participants),
+        "escrows": scenario.devshard.escrows,
+        "storage": run.stack.storage,
+        "nodes": run.resolved.nodes.iter().map(|node| json!({"name": node.name, "profile": node.profile,
+            "workers": node.behaviour.workers, "queue": node.behaviour.queue})).collect::<Vec<_>>(),
+    });
+    Summary {
+        v: EVIDENCE_VERSION,
+        run_id: run.run_id.clone(),
+        verdict: assertions.verdict,
+        exit_code: assertions.verdict.code(),
+        reasons: reasons(assertions),
+        partial: assertions.findings.interrupted || assertions.findings.environment,
+        scenario: scenario.name.clone(),
+        seed: scenario.seed,
+        plan_hash: run.plan_hash.clone(),
+        scenario_hash: run.scenario_hash.clone(),
+        programs: run.programs.clone(),
+        stack: run.stack.clone(),
+        topology,
+        steps: scenario.workload.steps.clone(),
+        highest_stable_step: None,
+        assertions: assertions.results.iter().map(|r| (r.id.to_string(), r.status)).collect(),
+        evaluated: assertions.results.iter().map(|r| (r.id.to_string(), r.evaluated)).collect(),
+        client: client(evidence, decided),
+        devshard: devshard(evidence),
+        hosts: hosts(evidence),
+        allocation: allocation(evidence),
+        nodes: nodes(evidence),
+        validity: validity(evidence),
+        faults: faults(evidence, decided, oracle),
+        not_shown,
+        phases_us: phases(evidence),
+        note: BASELINE_SENTENCE.to_owned(),
+    }
+}
+
+/// A share for display; none of nothing.
+fn share(part: u64, total: u64) -> Option<f64> {
+    (total > 0).then(|| part as f64 / total as f64)
+}
+
+/// Events per second for display; none over no time.
+fn per_second(count: u64, span_us: u64) -> Option<f64> {
+    (span_us > 0).then(|| count as f64 * 1e6 / span_us as f64)
+}
+
+fn word<T: serde::Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(Value::String(text)) => text,
+        _ => String::new(),
+    }
+}
+
+fn latency(histogram: &Histogram) -> Latency {
+    Latency {
+        n: histogram.count(),
+        p50_us: histogram.percentile_us(Percentile::P50),
+        p95_us: histogram.percentile_us(Percentile::P95),
+        p99_us: histogram.percentile_us(Percentile::P99),
+        max_us: histogram.max_us(),
+    }
+}
+
+fn client(evidence: &Evidence, decided: &BTreeMap<u64, Decided>) -> ClientSignals {
+    let mut signals = ClientSignals { planned: evidence.plan.len() as u64, ..ClientSignals::default() };
+    let (mut ttft, mut total) = (Histogram::new(), Histogram::new());
+    let (mut errors, mut failures, mut timeouts, mut good) = (0, 0, 0, 0);
+    for (index, decided) in decided {
+        let Some(record) = evidence.records.get(index) else { continue };
+        *signals.classes.entry(word(&decided.class)).or_default() += 1;
+        *signals.client_classes.entry(record.client_class.word()).or_default() += 1;
+        if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {
+            continue;
+        }
+        signals.sent += 1;
+        match decided.class {
+            RequestClass::Success | RequestClass::MaskedFault => {
+                good += 1;
+                record.ttft_us().into_iter().for_each(|us| ttft.record(us));
+                record.latency_us().into_iter().for_each(|us| total.record(us));
+            }
+            RequestClass::UnexpectedFailure | RequestClass::Rejected => {
+                errors += 1;
+                failures += 1;
+            }
+            RequestClass::ExpectedFailure => failures += 1,
+            _ => {}
+        }
+        timeouts += u64::from(matches!(
+            record.client_class,
+            ClientClass::ConnectTimeout
+                | ClientClass::HeadersTimeout
+                | ClientClass::FirstByteTimeout
+                | ClientClass::IdleTimeout
+                | ClientClass::TotalTimeout
+        ));
+        if record.stream && record.status == Some(200) {
+            match record.client_class {
+                ClientClass::Ok => signals.streams_completed += 1,
+                _ => signals.streams_broken += 1,
+            }
+        }
+    }
+    signals.achieved_rps = per_second(signals.sent, load_span_us(evidence));
+    signals.success_rate = share(good, signals.sent);
+    signals.error_rate = share(errors, signals.sent);
+    signals.raw_error_rate = share(failures, signals.sent);
+    signals.timeout_rate = share(timeouts, signals.sent);
+    signals.ttft = latency(&ttft);
+    signals.latency = latency(&total);
+    signals
+}
+
+fn devshard(evidence: &Evidence) -> BTreeMap<String, Value> {
+    let accepted = evidence.joined.values().filter(|joined| joined.accepted);
+    let mut outcomes: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut decisions: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in accepted.clone().filter_map(|joined| joined.accounting.as_ref()) {
+        *outcomes.entry(row.outcome.as_str()).or_default() += 1;
+        *decisions.entry(row.decision.as_deref().unwrap_or("none")).or_default() += 1;
+    }
+    let mut rejected: BTreeMap<String, u64> = BTreeMap::new();
+    for (index, joined) in &evidence.joined {
+        let Some(record) = evidence.records.get(index).filter(|r| !joined.accepted && r.status.is_some())
+        else {
+            continue;
+        };
+        let reason = record.answer.as_ref().and_then(|answer| answer.error_message.clone());
+        *rejected.entry(reason.unwrap_or_else(|| "no reason given".to_owned())).or_default() += 1;
+    }
+    let phase = |moment| evidence.snapshot(moment).ok();
+    let statuses = phase(Moment::DrainSynced).map(|snapshot| {
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        for inference in snapshot.escrows.iter().flat_map(|escrow| escrow.inferences.values()) {
+            *counts.entry(inference.status.clone()).or_default() += 1;
+        }
+        counts
+    });
+    let queue = phase(Moment::DrainPassive).map(|snapshot| {
+        let series = snapshot.host_metrics.values().flatten();
+        series
+            .filter(|(name, _)| name.starts_with("devshard_validation_queue_depth"))
+            .map(|(_, v)| v)
+            .sum::<f64>()
+    });
+    BTreeMap::from([
+        ("accepted".to_owned(), json!(accepted.count())),
+        ("terminal_outcomes".to_owned(), json!(outcomes)),
+        ("decisions".to_owned(), json!(decisions)),
+        ("rejected_by_reason".to_owned(), json!(rejected)),
+        ("inference_statuses_after_sync".to_owned(), json!(statuses)),
+        ("validation_queue_after_drain".to_owned(), json!(queue)),
+        ("passive_drain_us".to_owned(), json!(passive_us(evidence))),
+    ])
+}
+
+fn passive_us(evidence: &Evidence) -> Option<u64> {
+    let mut passive = evidence.drain.iter().filter(|sample| sample.part == evidence::drain::DrainPart::Passive);
+    let first = passive.next()?.at_us;
+    let last = passive.next_back().map_or(first, |sample| sample.at_us);
+    Some(last.saturating_sub(first))
+}
+
+/// Requests and terminal outcomes per participant that won or, without a winner, that was tried last.
+fn hosts(evidence: &Evidence) -> BTreeMap<String, Value> {
+    let mut per_host: BTreeMap<u32, BTreeMap<&str, u64>> = BTreeMap::new();
+    let mut attempts: BTreeMap<u32, u64> = BTreeMap::new();
+    for row in evidence.joined.values().filter_map(|joined| joined.accounting.as_ref()) {
+        for attempt in &row.attempts {
+            *attempts.entry(attempt.host_idx).or_default() += 1;
+        }
+        let chosen = row.attempts.iter().find(|attempt| attempt.winner).or(row.attempts.last());
+        if let Some(attempt) = chosen {
+            *per_host.entry(attempt.host_idx).or_default().entry(row.outcome.as_str()).or_default() += 1;
+        }
+    }
+    attempts
+        .into_iter()
+        .map(|(host, count)| {
+            let outcomes = per_host.get(&host).cloned().unwrap_or_default();
+            (format!("slot-{host}"), json!({"attempts": count, "terminal_outcomes": outcomes}))
+        })
+        .collect()
+}
+
+fn allocation(evidence: &Evidence) -> BTreeMap<String, Value> {
+    let Some(dapi) = evidence.snapshot(Moment::DrainSynced).ok().and_then(|snapshot| snapshot.dapi.as_ref())
+    else {
+        return BTreeMap::new();
+    };
+    BTreeMap::from([
+        ("acquisitions".to_owned(), json!(dapi.acquisitions)),
+        ("releases".to_owned(), json!(dapi.releases)),
+        ("rejections".to_owned(), json!(dapi.rejections)),
+        ("active_after_drain".to_owned(), json!(dapi.active)),
+        ("expired".to_owned(), json!(dapi.expired)),
+        ("double_releases".to_owned(), json!(dapi.double_releases)),
+        ("per_node".to_owned(), json!(dapi.per_node)),
+    ])
+}
+
+fn nodes(evidence: &Evidence) -> BTreeMap<String, Value> {
+    let stats = evidence.snapshot(Moment::DrainSynced).ok().and_then(|snapshot| snapshot.openai.as_ref());
+    let nodes = stats.map(|stats| stats.nodes.as_slice()).unwrap_or_default();
+    nodes.iter().map(|node| (node.name.clone(), json!(node))).collect()
+}
+
+fn validity(evidence: &Evidence) -> BTreeMap<String, Value> {
+    let mut out = BTreeMap::new();
+    for event in &evidence.events {
+        if let EventKind::LoadEnded { records, records_dropped, partial, health } = &event.event {
+            out.insert("records".to_owned(), json!(records));
+            out.insert("generator_dropped_jobs".to_owned(), json!(records_dropped));
+            out.insert("partial".to_owned(), json!(partial));
+            out.insert("generator_health".to_owned(), health.clone());
+        }
+    }
+    out
+}
+
+fn faults(evidence: &Evidence, decided: &BTreeMap<u64, Decided>, oracle: &Oracle) -> BTreeMap<String, Value> {
+    let rules = &evidence.run.resolved.scenario.faults;
+    rules
+        .iter()
+        .map(|rule| {
+            let hits = evidence.hits.iter().filter(|hit| hit.rule == rule.id).count();
+            let requests = oracle.hit_ids.get(&rule.id).map_or(0, std::collections::BTreeSet::len);
+            let mut classes: BTreeMap<String, u64> = BTreeMap::new();
+            let mut reasons: BTreeMap<String, u64> = BTreeMap::new();
+            let mut places: BTreeMap<&str, u64> = BTreeMap::new();
+            for hit in evidence.hits.iter().filter(|hit| hit.rule == rule.id) {
+                *places.entry(hit.place.as_str()).or_default() += 1;
+            }
+            for decided in decided.values().filter(|decided| decided.rules.contains(&rule.id)) {
+                *classes.entry(word(&decided.class)).or_default() += 1;
+                if let Some(because) = decided.because {
+                    *reasons.entry(word(&because)).or_default() += 1;
+                }
+            }
+            let value = json!({"hits": hits, "distinct_requests": requests, "classes": classes,
+                "because": reasons, "places": places});
+            (rule.id.clone(), value)
+        })
+        .collect()
+}
+
+fn phases(evidence: &Evidence) -> BTreeMap<String, u64> {
+    let mut phases = BTreeMap::new();
+    for event in &evidence.events {
+        if let EventKind::PhaseEnded { phase, took_us } = event.event {
+            *phases.entry(word(&phase)).or_default() += took_us;
+        }
+    }
+    phases
+}
