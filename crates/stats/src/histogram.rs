@@ -150,14 +150,14 @@ impl Histogram {
 
     /// The percentile by nearest rank; see the type for its error. First and last rank are exact.
     #[must_use]
-    pub fn percentile(&self, percentile: Percentile) -> Option<u64> {
-        let [value] = self.percentiles([percentile])?;
+    pub fn percentile_us(&self, percentile: Percentile) -> Option<u64> {
+        let [value] = self.percentiles_us([percentile])?;
         Some(value)
     }
 
     /// Several percentiles in one pass over the buckets; they must ascend.
     #[must_use]
-    pub fn percentiles<const N: usize>(&self, ascending: [Percentile; N]) -> Option<[u64; N]> {
+    pub fn percentiles_us<const N: usize>(&self, ascending: [Percentile; N]) -> Option<[u64; N]> {
         debug_assert!(ascending.is_sorted(), "one pass finds ascending ranks only");
         let Exact { count, min_us, max_us, .. } = self.exact;
         // what the pass does not reach lies over the range, where the maximum is all that is known
@@ -197,7 +197,7 @@ impl Histogram {
     /// The figures that reports show.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let percentiles = self.percentiles(Percentile::SUMMARY);
+        let percentiles = self.percentiles_us(Percentile::SUMMARY);
         Summary::from_parts(self.count(), self.min_us(), self.max_us(), self.mean_us(), percentiles)
     }
 
@@ -251,7 +251,7 @@ mod tests {
         let empty = Histogram::new();
         assert_eq!((empty.count(), empty.sum_us(), empty.over_range()), (0, 0, 0));
         assert_eq!((empty.min_us(), empty.max_us(), empty.mean_us()), (None, None, None));
-        assert_eq!(empty.percentile(Percentile::P50), None);
+        assert_eq!(empty.percentile_us(Percentile::P50), None);
         assert_eq!(empty.buckets().count(), 0);
     }
 
@@ -259,15 +259,15 @@ mod tests {
     fn a_true_zero_is_a_value() {
         let one: Histogram = [0].into_iter().collect();
         assert_eq!((one.min_us(), one.max_us(), one.mean_us()), (Some(0), Some(0), Some(0)));
-        assert_eq!(one.percentile(Percentile::P99), Some(0));
+        assert_eq!(one.percentile_us(Percentile::P99), Some(0));
         let both: Histogram = [9, 0].into_iter().collect();
-        assert_eq!((both.min_us(), both.percentile(Percentile::P50)), (Some(0), Some(0)));
+        assert_eq!((both.min_us(), both.percentile_us(Percentile::P50)), (Some(0), Some(0)));
     }
 
     #[test]
     fn small_sets_are_exact() {
         let histogram: Histogram = (1..=1000).collect();
-        let found = histogram.percentiles(Percentile::SUMMARY).unwrap();
+        let found = histogram.percentiles_us(Percentile::SUMMARY).unwrap();
         assert_eq!(found, [500, 900, 950, 990, 999]);
         assert_eq!((histogram.mean_us(), histogram.sum_us()), (Some(501), 500_500));
     }
@@ -275,8 +275,8 @@ mod tests {
     #[test]
     fn first_and_last_rank_are_exact_at_any_size() {
         let histogram: Histogram = [1_234_567, 7_654_321].into_iter().collect();
-        assert_eq!(histogram.percentile(Percentile::P50), Some(1_234_567));
-        assert_eq!(histogram.percentile(Percentile::P99), Some(7_654_321));
+        assert_eq!(histogram.percentile_us(Percentile::P50), Some(1_234_567));
+        assert_eq!(histogram.percentile_us(Percentile::P99), Some(7_654_321));
     }
 
     #[test]
@@ -287,11 +287,11 @@ mod tests {
         assert_eq!((histogram.count(), histogram.over_range()), (4, 3));
         assert_eq!(histogram.max_us(), Some(u64::MAX));
         assert_eq!(histogram.sum_us(), 5 + u128::from(RANGE_MAX_US) + 1 + 2 * u128::from(u64::MAX));
-        assert_eq!(histogram.percentile(Percentile::P50), Some(u64::MAX));
+        assert_eq!(histogram.percentile_us(Percentile::P50), Some(u64::MAX));
         histogram.merge(&at_the_end);
         assert_eq!((histogram.count(), histogram.over_range()), (5, 3));
         assert_eq!(
-            histogram.percentile(Percentile::from_ppm(300_000).unwrap()),
+            histogram.percentile_us(Percentile::from_ppm(300_000).unwrap()),
             Some(bucket_bounds(RANGE_MAX_US).1)
         );
     }

@@ -37,7 +37,7 @@ proptest! {
         let histogram: Histogram = values.iter().copied().collect();
         values.sort_unstable();
         let exact = percentile.of_sorted(&values).unwrap();
-        let found = histogram.percentile(percentile).unwrap();
+        let found = histogram.percentile_us(percentile).unwrap();
         prop_assert!(found >= exact, "{found} below {exact}");
         prop_assert!((found - exact) * 1000 <= exact, "{found} is more than 0.1 % above {exact}");
     }
@@ -49,12 +49,12 @@ proptest! {
     ) {
         let histogram: Histogram = values.iter().copied().collect();
         ascending.sort_unstable();
-        let found = histogram.percentiles(ascending).unwrap();
+        let found = histogram.percentiles_us(ascending).unwrap();
         prop_assert!(found.is_sorted());
         prop_assert!(histogram.min_us().unwrap() <= found[0]);
         prop_assert!(found[2] <= histogram.max_us().unwrap());
         for (one, all) in ascending.into_iter().zip(found) {
-            prop_assert_eq!(histogram.percentile(one), Some(all));
+            prop_assert_eq!(histogram.percentile_us(one), Some(all));
         }
     }
 
