@@ -1,5 +1,7 @@
 //! `mock-dapi` over its real listeners, with the generated clients.
 
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
 mod common;
 
 use std::time::Duration;
@@ -307,15 +309,15 @@ async fn what_is_put_is_read_back_and_what_is_wrong_changes_nothing() {
         |c| c.policy = Policy::FixedOrder,
         |c| {
             c.rules =
-                vec![rule("r", DapiCall::Acquire, None, Select::Ids(Vec::new()), DapiFault::Outage(true))]
+                vec![rule("r", DapiCall::Acquire, None, Select::Ids(Vec::new()), DapiFault::Outage(true))];
         },
         |c| {
             c.rules =
-                vec![rule("r", DapiCall::Acquire, Some("x"), Select::All(true), DapiFault::Outage(true))]
+                vec![rule("r", DapiCall::Acquire, Some("x"), Select::All(true), DapiFault::Outage(true))];
         },
         |c| {
             c.rules =
-                vec![rule("r", DapiCall::Acquire, None, Select::All(true), DapiFault::LoseRelease(true))]
+                vec![rule("r", DapiCall::Acquire, None, Select::All(true), DapiFault::LoseRelease(true))];
         },
     ];
     for spoil in bad {

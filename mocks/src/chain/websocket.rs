@@ -45,14 +45,14 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared>, mut s
     let closing = shared.closing().clone();
     let mut connection = Connection::new(shared);
     loop {
-        let sent = tokio::select! {
+        let frames = tokio::select! {
             frame = socket.next() => match frame {
-                Some(Ok(Message::Text(text))) => send(&mut socket, connection.hear(text.as_str())).await,
+                Some(Ok(Message::Text(text))) => connection.hear(text.as_str()),
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return,
-                Some(Ok(_)) => Ok(()),
+                Some(Ok(_)) => Vec::new(),
             },
             changed = news.changed() => match changed {
-                Ok(()) => send(&mut socket, connection.news()).await,
+                Ok(()) => connection.news(),
                 Err(_) => return,
             },
             order = orders.recv() => match order {
@@ -61,12 +61,14 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared>, mut s
                     connection.hit(&rule, ChainFault::CloseWebsocket(code));
                     return close(&mut socket, code).await;
                 }
-                Err(_) => Ok(()),
+                Err(_) => Vec::new(),
             },
             () = closing.cancelled() => return close(&mut socket, GOING_AWAY).await,
         };
-        if sent.is_err() {
-            return;
+        // A reader that does not read must not keep the process from ending.
+        tokio::select! {
+            sent = send(&mut socket, frames) => if sent.is_err() { return },
+            () = closing.cancelled() => return,
         }
     }
 }

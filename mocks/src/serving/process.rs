@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use axum::Router;
+use axum::serve::ListenerExt as _;
 use scenario::build::BUILD_ID;
 use scenario::control::MockConfig;
 use scenario::ready::ReadyLine;
@@ -122,6 +123,10 @@ impl Running {
         let listener = self.bind(name).await?;
         let closing = self.closing.clone();
         self.spawn(async move {
+            // Small frames must not wait for the acknowledgement of earlier ones.
+            let listener = listener.tap_io(|io| {
+                let _without_it_only_slower = io.set_nodelay(true);
+            });
             let served =
                 axum::serve(listener, routes).with_graceful_shutdown(closing.cancelled_owned()).await;
             if let Err(error) = served {
@@ -160,6 +165,13 @@ impl Running {
         if tokio::time::timeout(GRACE, all).await.is_err() {
             self.tasks.shutdown().await;
         }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Upgraded connections are tasks of their own and end by this token only.
+        self.closing.cancel();
     }
 }
 
