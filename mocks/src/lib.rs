@@ -1,6 +1,11 @@
 //! Placeholder head, replaced by the crate's owner.
 
 pub mod chain;
+pub mod clock;
+pub mod control;
 pub mod dapi;
+pub mod label;
 pub mod ordinal;
-pub mod serving;
+pub mod process;
+pub mod program;
+pub mod ready;

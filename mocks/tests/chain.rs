@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{Captured, LOOPBACK, captured, channel, eventually, get, hits, put};
-use mocks::serving::process::{MockError, Running};
+use mocks::process::{MockError, Running};
 use scenario::control::{
     ChainAct, ChainCallRecord, ChainConfig, ChainEscrow, ChainParticipant, ChainRule, ChainStats, MockConfig,
     Page,
@@ -345,7 +345,8 @@ async fn the_state_survives_a_restart_when_asked_to() {
 
     std::fs::write(&file, "{\"v\":1").unwrap();
     let refused = begin(Some(file)).await.unwrap_err();
-    assert!(matches!(refused, MockError::State(_)));
+    assert!(matches!(refused, MockError::Io { .. }));
+    assert_eq!(refused.exit_code(), 5);
     assert!(begin(Some(dir.path().join("missing/chain.json"))).await.is_err());
 }
 

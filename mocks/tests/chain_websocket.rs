@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{LOOPBACK, captured, channel, eventually, hits, put};
 use futures_util::{SinkExt as _, StreamExt as _};
-use mocks::serving::process::Running;
+use mocks::process::Running;
 use scenario::control::{ChainConfig, ChainEscrow, ChainParticipant, ChainRule, MockConfig};
 use scenario::fault::{ChainFault, Select};
 use scenario::ready::ReadyLine;

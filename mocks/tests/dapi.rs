@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{LOOPBACK, captured, channel, eventually, get, hits, put};
-use mocks::serving::process::{MockError, Running};
+use mocks::process::{MockError, Running};
 use scenario::control::{
     DapiCallRecord, DapiConfig, DapiNode, DapiRule, DapiStats, MockConfig, Page, RuntimeParams,
 };

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mocks::serving::process::{MockError, print_ready, read_config, until_told};
+use mocks::process::{MockError, read_config, until_told};
+use mocks::ready::print_ready;
 
 /// Command line.
 #[derive(Debug, Parser)]
@@ -27,12 +28,12 @@ struct Args {
 
 async fn run(args: Args) -> Result<(), MockError> {
     let running = mocks::chain::start(read_config(&args.config)?, args.state, args.listen).await?;
-    print_ready("mock-chain", &running)?;
+    print_ready("mock-chain", running.ready())?;
     until_told(args.exit_with_stdin).await?;
     running.stop().await;
     Ok(())
 }
 
 fn main() -> ExitCode {
-    mocks::serving::process::main("mock-chain", run(Args::parse()))
+    mocks::program::main("mock-chain", run(Args::parse()))
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mocks::serving::process::{MockError, print_ready, read_config, until_told};
+use mocks::process::{MockError, read_config, until_told};
+use mocks::ready::print_ready;
 
 /// Command line.
 #[derive(Debug, Parser)]
@@ -24,12 +25,12 @@ struct Args {
 
 async fn run(args: Args) -> Result<(), MockError> {
     let running = mocks::dapi::start(read_config(&args.config)?, args.listen).await?;
-    print_ready("mock-dapi", &running)?;
+    print_ready("mock-dapi", running.ready())?;
     until_told(args.exit_with_stdin).await?;
     running.stop().await;
     Ok(())
 }
 
 fn main() -> ExitCode {
-    mocks::serving::process::main("mock-dapi", run(Args::parse()))
+    mocks::program::main("mock-dapi", run(Args::parse()))
 }

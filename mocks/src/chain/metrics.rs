@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use scenario::control::ChainStats;
 
-use crate::serving::label::label;
+use crate::label::label;
 
 /// The page for these counters.
 pub(super) fn text(stats: &ChainStats) -> String {

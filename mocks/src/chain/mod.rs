@@ -31,10 +31,10 @@ use crate::chain::core::Core;
 use crate::chain::ledger::Ledger;
 use crate::chain::service::Service;
 use crate::chain::shared::Shared;
-use crate::chain::state_file::StateFile;
-use crate::serving::clock::Clock;
-use crate::serving::control::{self, Controlled};
-use crate::serving::process::{MockError, Running};
+use crate::chain::state_file::{StateError, StateFile};
+use crate::clock::Clock;
+use crate::control::{self, Mock};
+use crate::process::{MockError, Running};
 
 /// Least time between two writes of the state file that only a new height asks for.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -42,19 +42,19 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// Starts the chain with every listener on `ip`; `state` is the file that survives a restart.
 ///
 /// # Errors
-/// [`MockError::Config`] for a configuration that is refused, [`MockError::State`] for an unusable state file,
-/// [`MockError::Io`] when a listener can't be bound.
+/// [`MockError::Config`] for a configuration that is refused, [`MockError::Io`] for a state file
+/// that can't be used and when a listener can't be bound.
 pub async fn start(config: MockConfig, state: Option<PathBuf>, ip: IpAddr) -> Result<Running, MockError> {
     let refused = |reason| MockError::Config { place: "of mock-chain".to_owned(), reason };
     let MockConfig::Chain(config) = config else {
         return Err(refused("`mock` must be \"chain\" for this program".to_owned()));
     };
     let file = state.map(StateFile::new);
-    let saved = file.as_ref().map(StateFile::read).transpose()?.flatten();
+    let saved = file.as_ref().map(StateFile::read).transpose().map_err(unusable)?.flatten();
     let core = Core::new(Ledger::new(config, saved).map_err(refused)?);
     // A directory that can't be written is found now, not by the first transaction.
     if let Some(file) = &file {
-        file.write(|| core.ledger.saved().clone())?;
+        file.write(|| core.ledger.saved().clone()).map_err(unusable)?;
     }
     let closing = CancellationToken::new();
     let shared = Arc::new(Shared::new(core, Clock::start(), file, closing.clone()));
@@ -69,6 +69,11 @@ pub async fn start(config: MockConfig, state: Option<PathBuf>, ip: IpAddr) -> Re
     running.serve_http("control", control::routes(Arc::clone(&shared))).await?;
     running.spawn(produce(shared));
     Ok(running)
+}
+
+/// A state file is no configuration: whatever is wrong with it, the machine has to be put right, not the scenario.
+fn unusable(error: StateError) -> MockError {
+    MockError::Io { what: "--state".to_owned(), source: std::io::Error::other(error) }
 }
 
 /// Produces a block every interval until the end, and then saves a last time.
@@ -108,7 +113,7 @@ async fn save(shared: &Arc<Shared>) {
     }
 }
 
-impl Controlled for Shared {
+impl Mock for Shared {
     type Call = ChainCallRecord;
     type Stats = ChainStats;
 
@@ -119,7 +124,7 @@ impl Controlled for Shared {
         }
     }
 
-    fn get(&self) -> MockConfig {
+    fn config(&self) -> MockConfig {
         MockConfig::Chain(self.core().ledger.config().clone())
     }
 

@@ -12,8 +12,9 @@ use tonic::{Code, Status};
 
 use crate::chain::core::{Arrival, Core, Edge, Fault};
 use crate::chain::state_file::StateFile;
-use crate::serving::clock::{Clock, cpu_us};
-use crate::serving::ring::Ring;
+use crate::clock::Clock;
+use crate::control::Ring;
+use crate::process::cpu_us;
 
 /// Entries kept of each log.
 const LOG_MAX: usize = 100_000;

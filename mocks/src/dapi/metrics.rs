@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use scenario::control::DapiStats;
 
-use crate::serving::label::label;
+use crate::label::label;
 
 /// The page for these counters; `active` holds locks out by node.
 pub(super) fn text(stats: &DapiStats, active: &[(String, u64)]) -> String {

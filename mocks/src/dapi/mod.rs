@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use wire::proto::nodemanager::node_manager_server::NodeManagerServer;
 
+use crate::clock::Clock;
+use crate::control::{self, Mock};
 use crate::dapi::config::GATEWAY;
 use crate::dapi::service::Service;
 use crate::dapi::shared::Shared;
-use crate::serving::clock::Clock;
-use crate::serving::control::{self, Controlled};
-use crate::serving::process::{MockError, Running};
+use crate::process::{MockError, Running};
 
 /// Starts the allocator with every listener on `ip`.
 ///
@@ -49,7 +49,7 @@ pub async fn start(config: MockConfig, ip: IpAddr) -> Result<Running, MockError>
     Ok(running)
 }
 
-impl Controlled for Shared {
+impl Mock for Shared {
     type Call = DapiCallRecord;
     type Stats = DapiStats;
 
@@ -60,7 +60,7 @@ impl Controlled for Shared {
         }
     }
 
-    fn get(&self) -> MockConfig {
+    fn config(&self) -> MockConfig {
         MockConfig::Dapi(self.core().config().clone())
     }
 

@@ -8,9 +8,10 @@ use scenario::fault::{DapiCall, DapiFault, FaultAction};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
+use crate::control::Ring;
 use crate::dapi::core::{Arrival, Core, Fault};
-use crate::serving::clock::{Clock, cpu_us};
-use crate::serving::ring::Ring;
+use crate::process::cpu_us;
 
 /// Entries kept of each log; the runner reads them while the load runs.
 const LOG_MAX: usize = 100_000;

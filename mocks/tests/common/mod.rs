@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use mocks::serving::process::Running;
+use mocks::process::Running;
 use scenario::control::{ConfigApplied, ControlError, Hit, MockConfig, Page};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
