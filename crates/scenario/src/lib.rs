@@ -6,14 +6,17 @@
 //! Must never happen here: a clock, a random source other than [`draw`], a socket, a file, or a default threshold.
 
 pub mod build;
+pub mod configs;
 pub mod control;
 pub mod digest;
 pub mod draw;
 pub mod fault;
+pub mod hash;
 pub mod identity;
 pub mod model;
 pub mod pipe;
 pub mod plan;
 pub mod profile;
+pub mod prompt;
 pub mod ready;
 pub mod units;

@@ -3,9 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Close;
+use crate::draw::selected;
+use crate::fault::{Close, FaultAction, Select};
 use crate::identity::RequestId;
-use crate::model::{CancelPhase, Check};
+use crate::model::{CancelPhase, Check, FaultRule, Resolved};
+use crate::prompt;
+pub use crate::prompt::body;
 use crate::units::Micros;
 
 /// Format version of `plan.jsonl`.
@@ -67,4 +70,77 @@ pub struct PlanLine {
     /// Checks of the answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
+}
+
+/// Purpose of the draw by which a fault rule selects a request.
+pub const FAULT_PURPOSE: &str = "fault";
+/// Rule name and purpose of the draw between SSE and JSON.
+const STREAM_DRAW: (&str, &str) = ("workload", "stream");
+/// Rule name and purpose of the draw of cancelled requests.
+const CANCEL_DRAW: (&str, &str) = ("workload", "cancel");
+
+/// Whether a selection takes a request id. Selections by call ordinal take none.
+#[must_use]
+pub fn takes(select: &Select, seed: u64, rule: &str, purpose: &str, id: &RequestId) -> bool {
+    match select {
+        Select::Fraction(fraction) => selected(seed, rule, purpose, id.as_str(), *fraction),
+        Select::Ids(ids) => ids.contains(id),
+        Select::All(all) => *all,
+        Select::Calls(_) => false,
+    }
+}
+
+/// Whether a node rule selects a request id wherever it is routed.
+#[must_use]
+pub fn rule_selects(seed: u64, rule: &FaultRule, id: &RequestId) -> bool {
+    matches!(rule.action, FaultAction::Node(_)) && takes(&rule.select, seed, &rule.id, FAULT_PURPOSE, id)
+}
+
+/// Line `index` of the plan.
+#[must_use]
+pub fn line(resolved: &Resolved, index: u64) -> PlanLine {
+    let scenario = &resolved.scenario;
+    let seed = scenario.seed;
+    let workload = &scenario.workload;
+    let id = RequestId::new(&scenario.name, seed, index);
+    let duplicate_of = workload.duplicates.iter().find(|d| d.index == index).map(|d| d.duplicate_of);
+    // A repeated body is the same in every byte, so that it streams when the other one does.
+    let source = duplicate_of.map_or_else(|| id.clone(), |other| RequestId::new(&scenario.name, seed, other));
+    let (rule, purpose) = STREAM_DRAW;
+    let stream = selected(seed, rule, purpose, source.as_str(), workload.stream_ratio);
+    let (rule, purpose) = CANCEL_DRAW;
+    let cancel = workload.cancel.as_ref().filter(|cancel| takes(&cancel.select, seed, rule, purpose, &id));
+    let prompt = PromptRecipe {
+        seed,
+        index: duplicate_of.unwrap_or(index),
+        input_tokens: workload.prompt.input_tokens,
+    };
+    PlanLine {
+        v: PLAN_VERSION,
+        index,
+        stream,
+        max_tokens: workload.max_tokens,
+        cancel: cancel.map(|cancel| CancelPoint {
+            phase: cancel.phase,
+            event: cancel.event.unwrap_or_default(),
+            after: cancel.after,
+            close: cancel.close,
+        }),
+        rules: scenario
+            .faults
+            .iter()
+            .filter(|rule| rule_selects(seed, rule, &id))
+            .map(|rule| rule.id.clone())
+            .collect(),
+        prompt_digest: prompt::digest(&prompt),
+        prompt,
+        duplicate_of,
+        checks: workload.checks.clone(),
+        id,
+    }
+}
+
+/// Every line of the plan, in order.
+pub fn lines(resolved: &Resolved) -> impl Iterator<Item = PlanLine> + '_ {
+    (0..resolved.requests_max).map(|index| line(resolved, index))
 }
