@@ -1,0 +1,122 @@
+//! The bytes of a request: one head and one body in one buffer, so that they leave in one write.
+
+use std::fmt;
+use std::io::Write as _;
+
+use crate::error::LoadgenError;
+use crate::target::Target;
+
+/// Environment variable with the client key.
+pub const KEY_VARIABLE: &str = "PROOFLOAD_CLIENT_KEY";
+
+/// A client key; it goes into the `Authorization` header and nowhere else.
+#[derive(Clone)]
+pub struct ClientKey(String);
+
+impl fmt::Debug for ClientKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientKey(…)")
+    }
+}
+
+impl ClientKey {
+    /// Checks a key.
+    ///
+    /// # Errors
+    /// Usage when the key can't stand in a header; the message does not show it.
+    pub fn new(text: String) -> Result<Self, LoadgenError> {
+        if text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.is_empty() {
+            return Ok(Self(text));
+        }
+        Err(LoadgenError::Usage(format!("{KEY_VARIABLE} holds characters that can't stand in a header")))
+    }
+
+    /// The key of the environment; an unset or empty variable is no key.
+    ///
+    /// # Errors
+    /// As [`ClientKey::new`].
+    pub fn from_env() -> Result<Option<Self>, LoadgenError> {
+        match std::env::var(KEY_VARIABLE) {
+            Ok(text) if text.is_empty() => Ok(None),
+            Ok(text) => Self::new(text).map(Some),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(LoadgenError::Usage(format!("{KEY_VARIABLE} is not valid text")))
+            }
+        }
+    }
+
+    /// The secret text, for redaction of what a server echoes.
+    #[must_use]
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The part of the head that is the same for all requests of a run.
+#[derive(Clone, Debug)]
+pub struct HeadTemplate {
+    common: Vec<u8>,
+}
+
+impl HeadTemplate {
+    /// Writes what all requests to `target` share.
+    #[must_use]
+    pub fn new(target: &Target, key: Option<&ClientKey>) -> Self {
+        let mut common = format!(
+            "POST {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: proofload/{}\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n",
+            target.path,
+            target.host,
+            env!("CARGO_PKG_VERSION")
+        );
+        if let Some(key) = key {
+            common.push_str("Authorization: Bearer ");
+            common.push_str(&key.0);
+            common.push_str("\r\n");
+        }
+        Self { common: common.into_bytes() }
+    }
+
+    /// The whole request. `X-Request-Id` carries our id, which the gateway replaces (contract gateway 3.1).
+    pub fn write(&self, request_id: &str, body: &[u8], out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&self.common);
+        let head = write!(out, "X-Request-Id: {request_id}\r\nContent-Length: {}\r\n\r\n", body.len());
+        debug_assert!(head.is_ok(), "a write into memory cannot fail");
+        out.extend_from_slice(body);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_one_buffer() {
+        let target = Target {
+            addresses: Vec::new(),
+            host: "127.0.0.1:8081".to_owned(),
+            path: "/v1/chat/completions".to_owned(),
+        };
+        let key = ClientKey::new("sk-test-1234".to_owned()).unwrap();
+        assert_eq!(format!("{key:?}"), "ClientKey(…)");
+        let mut out = b"old".to_vec();
+        HeadTemplate::new(&target, Some(&key)).write("s-1-000000", b"{}", &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8081\r\n"), "{text}");
+        assert!(text.contains("\r\nAuthorization: Bearer sk-test-1234\r\n"), "{text}");
+        assert!(text.ends_with("\r\nX-Request-Id: s-1-000000\r\nContent-Length: 2\r\n\r\n{}"), "{text}");
+        let mut plain = Vec::new();
+        HeadTemplate::new(&target, None).write("s", b"", &mut plain);
+        assert!(!String::from_utf8(plain).unwrap().contains("Authorization"));
+    }
+
+    #[test]
+    fn a_key_with_a_line_break_is_refused_and_not_shown() {
+        for text in ["", "sk-secret\r\nX: y", "sk secret"] {
+            let error = ClientKey::new(text.to_owned()).unwrap_err();
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

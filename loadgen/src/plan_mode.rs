@@ -1,0 +1,189 @@
+//! `loadgen --job FILE`: the load of a plan under the runner, commanded over the pipe (design section 10).
+
+use std::io::{BufRead as _, Read as _};
+use std::path::Path;
+use std::rc::Rc;
+
+use evidence::exit::Outcome;
+use evidence::redact::Redactor;
+use scenario::build::BUILD_ID;
+use scenario::pipe::{LoadgenJob, LoadgenLine, PIPE_VERSION};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+use crate::body;
+use crate::clock::Clock;
+use crate::connection::request::{ClientKey, HeadTemplate};
+use crate::engine::{Engine, Parts};
+use crate::error::LoadgenError;
+use crate::exchange::Wire;
+use crate::halt::{Halt, Reason};
+use crate::health;
+use crate::job;
+use crate::plan_source::PlanSource;
+use crate::progress::{self, Printer};
+use crate::record_writer::{RecordWriter, WriteFailed};
+use crate::supervisor::{self, Command};
+use crate::target::Target;
+
+/// Commands that may wait; the runner sends one a step.
+const COMMANDS: usize = 16;
+const COMMAND_BYTES_MAX: u64 = 256;
+
+/// Runs the job to its end and gives the exit code. Never prints the client key.
+#[must_use]
+pub fn run(job_file: &Path) -> u8 {
+    match try_run(job_file) {
+        Ok(outcome) => outcome.code(),
+        Err(error) => {
+            progress::print(&LoadgenLine::Failed { message: error.to_string() });
+            error.outcome().code()
+        }
+    }
+}
+
+fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
+    let clock = Clock::start();
+    let job = job::read(job_file)?;
+    let target = Target::resolve(&job.gateway_url)?;
+    let key = ClientKey::from_env()?;
+    let most = job.steps.iter().map(|step| step.concurrency).max().unwrap_or_default();
+    health::make_room(u64::from(most))?;
+    let plan = PlanSource::open(Path::new(&job.plan), job.shard)?;
+    let (writer, write_failed) = RecordWriter::open(Path::new(&job.records))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| LoadgenError::Environment(format!("the runtime can't start: {error}")))?;
+    let (printer, printer_end) = Printer::start()
+        .map_err(|error| LoadgenError::Environment(format!("no thread for the pipe: {error}")))?;
+    let halt = Rc::new(Halt::default());
+    let planned = plan.planned();
+    let observer = printer.clone();
+    let head = HeadTemplate::new(&target, key.as_ref());
+    let redactor = Redactor::new(key.iter().map(|key| key.secret().to_owned()));
+    let engine = Rc::new(Engine::new(Parts {
+        wire: Wire::new(clock, target, head, job.limits, redactor),
+        plan,
+        body: body::from_plan(job.salt.clone(), job.model.clone()),
+        writer,
+        halt: Rc::clone(&halt),
+        observer: Box::new(move |line| observer.progress(line)),
+    }));
+    let ready = LoadgenLine::Ready {
+        v: PIPE_VERSION,
+        build: BUILD_ID.to_owned(),
+        planned,
+        wall_anchor_unix_us: clock.wall_anchor_unix_us(),
+    };
+    let result = LocalSet::new().block_on(&runtime, async {
+        let commands = read_commands()?;
+        drive(engine, &job, halt, printer, (commands, write_failed, ready)).await
+    });
+    printer_end.wait();
+    result
+}
+
+type Inputs = (mpsc::Receiver<Command>, WriteFailed, LoadgenLine);
+
+async fn drive(
+    engine: Rc<Engine>,
+    job: &LoadgenJob,
+    halt: Rc<Halt>,
+    printer: Printer,
+    (commands, write_failed, ready): Inputs,
+) -> Result<Outcome, LoadgenError> {
+    let environment =
+        |error: std::io::Error| LoadgenError::Environment(format!("no signal handler: {error}"));
+    let interrupt = signal(SignalKind::interrupt()).map_err(environment)?;
+    let terminate = signal(SignalKind::terminate()).map_err(environment)?;
+    let (steps_in, mut steps) = mpsc::channel(COMMANDS);
+    let supervisor = tokio::task::spawn_local(supervisor::run(supervisor::Inputs {
+        commands: Some((commands, steps_in)),
+        signals: (interrupt, terminate),
+        write_failed,
+        halt: Rc::clone(&halt),
+        drain: job.limits.drain.duration(),
+    }));
+    printer.print(ready).await;
+    let mut next = 0;
+    let mut result = Ok(());
+    while result.is_ok() && next < job.steps.len() {
+        let step = tokio::select! {
+            biased;
+            () = halt.stopped() => break,
+            step = steps.recv() => step,
+        };
+        let Some(index) = step else { break };
+        result = run_step(&engine, job, index, &mut next, &printer).await;
+    }
+    if result.is_ok() {
+        result = engine.write_rest().await;
+    }
+    supervisor.abort();
+    let failed = supervisor.await.ok().flatten();
+    let wall_us = engine.clock().now_us();
+    let (written, tally) = engine.close()?;
+    result?;
+    if let Some(message) = written.error.or(failed) {
+        return Err(LoadgenError::Environment(message));
+    }
+    printer
+        .print(LoadgenLine::End {
+            records: written.records,
+            records_dropped: written.dropped,
+            partial: halt.is_stopped(),
+            health: tally.health(wall_us),
+        })
+        .await;
+    Ok(match halt.reason() {
+        None | Some(Reason::Command) => Outcome::Pass,
+        Some(Reason::Signal | Reason::RunnerGone) => Outcome::Interrupted,
+        Some(Reason::Failed) => Outcome::Internal,
+    })
+}
+
+async fn run_step(
+    engine: &Rc<Engine>,
+    job: &LoadgenJob,
+    index: usize,
+    next: &mut usize,
+    printer: &Printer,
+) -> Result<(), LoadgenError> {
+    let Some(step) = job.steps.get(index).filter(|_| index >= *next) else {
+        return Err(LoadgenError::Usage(format!(
+            "`go {index}`: the job has steps 0 to {}, the next one is {next}",
+            job.steps.len() - 1
+        )));
+    };
+    let end = engine.run_step(index, step).await?;
+    printer.print(end).await;
+    *next = index + 1;
+    Ok(())
+}
+
+/// Reads commands in a thread, since a pipe can't be waited for otherwise without blocking.
+fn read_commands() -> Result<mpsc::Receiver<Command>, LoadgenError> {
+    let (sender, receiver) = mpsc::channel(COMMANDS);
+    std::thread::Builder::new()
+        .name("commands".to_owned())
+        .spawn(move || {
+            let mut input = std::io::stdin().lock();
+            let mut line = String::new();
+            loop {
+                line.clear();
+                let count = input.by_ref().take(COMMAND_BYTES_MAX).read_line(&mut line);
+                let command = match count {
+                    Ok(0) | Err(_) => Command::Gone,
+                    Ok(_) => Command::parse(line.trim()),
+                };
+                let last = command == Command::Gone;
+                if sender.blocking_send(command).is_err() || last {
+                    return;
+                }
+            }
+        })
+        .map_err(|error| LoadgenError::Environment(format!("no thread for commands: {error}")))?;
+    Ok(receiver)
+}

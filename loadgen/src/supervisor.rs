@@ -1,0 +1,131 @@
+//! Watches everything that can end a load from outside: commands, signals, the record file. One task, one place.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+
+use crate::halt::{Halt, Reason};
+use crate::record_writer::WriteFailed;
+
+/// A line of standard input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Start this step.
+    Go(usize),
+    /// End the load as SIGINT does.
+    Stop,
+    /// Standard input has ended.
+    Gone,
+    /// Something else.
+    Unknown(String),
+}
+
+impl Command {
+    /// Reads a line without its end.
+    #[must_use]
+    pub fn parse(line: &str) -> Self {
+        match line.split_once(' ') {
+            _ if line == "stop" => Self::Stop,
+            Some(("go", step)) => step.parse().map_or_else(|_| Self::Unknown(line.to_owned()), Self::Go),
+            _ => Self::Unknown(line.to_owned()),
+        }
+    }
+}
+
+/// What is watched.
+pub struct Inputs {
+    /// Commands, and where the steps to start go; `None` without a runner.
+    pub commands: Option<(mpsc::Receiver<Command>, mpsc::Sender<usize>)>,
+    /// SIGINT and SIGTERM.
+    pub signals: (Signal, Signal),
+    /// The record file.
+    pub write_failed: WriteFailed,
+    /// The end of the run.
+    pub halt: Rc<Halt>,
+    /// Time for open requests after a stop.
+    pub drain: Duration,
+}
+
+/// Runs until it is aborted. Gives a message only when the load can't go on.
+pub async fn run(inputs: Inputs) -> Option<String> {
+    let Inputs { commands, signals: (mut interrupt, mut terminate), mut write_failed, halt, drain } = inputs;
+    let (mut commands, steps) = commands.unzip();
+    loop {
+        tokio::select! {
+            Some(()) = interrupt.recv() => on_signal(&halt, drain),
+            Some(()) = terminate.recv() => on_signal(&halt, drain),
+            Ok(message) = &mut write_failed => {
+                halt.abort(Reason::Failed);
+                return Some(message);
+            }
+            command = next(&mut commands) => match command {
+                Command::Go(step) => {
+                    // Full only when the runner sent more steps at once than a job has; then the last is refused.
+                    if steps.as_ref().is_none_or(|steps| steps.try_send(step).is_err()) {
+                        halt.abort(Reason::Failed);
+                        return Some(format!("`go {step}` came while too many steps were waiting"));
+                    }
+                }
+                Command::Stop => stop(&halt, Reason::Command, drain),
+                Command::Gone => {
+                    commands = None;
+                    halt.abort(Reason::RunnerGone);
+                }
+                Command::Unknown(line) => {
+                    halt.abort(Reason::Failed);
+                    return Some(format!("command {line:?} is not known; `go <step>` and `stop` are"));
+                }
+            },
+        }
+    }
+}
+
+async fn next(commands: &mut Option<mpsc::Receiver<Command>>) -> Command {
+    match commands {
+        Some(receiver) => receiver.recv().await.unwrap_or(Command::Gone),
+        None => std::future::pending().await,
+    }
+}
+
+fn on_signal(halt: &Rc<Halt>, drain: Duration) {
+    if halt.reason() == Some(Reason::Signal) {
+        halt.abort(Reason::Signal);
+    } else {
+        stop(halt, Reason::Signal, drain);
+    }
+}
+
+/// Stops, and aborts when the drain takes longer than it may.
+fn stop(halt: &Rc<Halt>, reason: Reason, drain: Duration) {
+    if reason == Reason::Signal || !halt.is_stopped() {
+        halt.stop(reason);
+        let halt = Rc::clone(halt);
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(drain).await;
+            halt.abort(reason);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_read_exactly() {
+        for (line, command) in [
+            ("go 0", Command::Go(0)),
+            ("go 12", Command::Go(12)),
+            ("stop", Command::Stop),
+            ("go", Command::Unknown("go".into())),
+            ("go -1", Command::Unknown("go -1".into())),
+            ("go 1 2", Command::Unknown("go 1 2".into())),
+            ("", Command::Unknown(String::new())),
+            ("stop now", Command::Unknown("stop now".into())),
+        ] {
+            assert_eq!(Command::parse(line), command, "{line:?}");
+        }
+    }
+}
