@@ -172,11 +172,10 @@ impl Histogram {
                 seen = seen.saturating_add(bucket.count);
                 bucket_end = bucket.high_us;
             }
-            // first and last rank are known better than their buckets
+            // the first rank is known better than its bucket, and so is the last: no bucket ends above it
             *value = match rank {
-                _ if rank == count => max_us,
                 1 => min_us,
-                _ if seen >= rank => bucket_end.clamp(min_us, max_us),
+                _ if seen >= rank => bucket_end.min(max_us),
                 _ => max_us,
             };
         }

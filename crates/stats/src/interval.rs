@@ -139,6 +139,10 @@ mod tests {
             assert!(close(found.low, low) && close(found.high, high), "{k} of {n}: {found:?}");
         }
         assert_eq!((wilson(0, 0), wilson(3, 2)), (None, None));
+        for n in 1..500 {
+            let (none, all) = (wilson(0, n).unwrap(), wilson(n, n).unwrap());
+            assert!(none.low.to_bits() == 0 && all.high.to_bits() == 1.0_f64.to_bits(), "{n}");
+        }
         let most = wilson(u64::MAX - 1, u64::MAX).unwrap();
         assert!(most.low.is_finite() && most.low <= most.high && most.high <= 1.0);
     }

@@ -167,8 +167,9 @@ impl SearchPlan {
             Steps::Factor { to, .. } if level >= *to => None,
             Steps::Factor { from, .. } if level < *from => Some(*from),
             Steps::Factor { to, percent, .. } => {
+                // rounded up, so that any factor above 100 % rises by at least one
                 let scaled = (u128::from(level) * u128::from(*percent)).div_ceil(100);
-                Some(u64::try_from(scaled).map_or(*to, |next| next.max(level + 1).min(*to)))
+                Some(u64::try_from(scaled).map_or(*to, |next| next.min(*to)))
             }
         }
     }

@@ -147,7 +147,7 @@ fn hostile_forms_are_refused_with_a_reason() {
     assert!(Histogram::try_from(&good).is_ok());
     type Spoil = fn(&mut SparseHistogram);
     let extremes = HistogramError::Extremes;
-    let spoils: [(Spoil, HistogramError); 17] = [
+    let spoils: [(Spoil, HistogramError); 18] = [
         (|form| form.version = 2, HistogramError::Version { version: 2, digits: 3 }),
         (|form| form.digits = 2, HistogramError::Version { version: 1, digits: 2 }),
         (|form| form.buckets[1].0 = 4001, HistogramError::Bucket { index: 1, low_us: 4001 }),
@@ -168,6 +168,7 @@ fn hostile_forms_are_refused_with_a_reason() {
         (|form| form.min_us = Some(4000), HistogramError::Extremes),
         (|form| form.max_us = Some(u64::MAX), HistogramError::Extremes),
         (|form| form.sum_us = "1".into(), HistogramError::Sum),
+        (|form| form.sum_us = "98196".into(), HistogramError::Sum),
         (|form| form.sum_us = "NaN".into(), HistogramError::Sum),
         (|form| form.sum_us = "9".repeat(1000), HistogramError::Sum),
         (|form| form.sum_us.insert(0, '+'), HistogramError::Sum),
@@ -183,7 +184,7 @@ fn hostile_forms_are_refused_with_a_reason() {
     empty.max_us = Some(0);
     assert_eq!(Histogram::try_from(&empty), Err(HistogramError::Extremes));
     let mut one = SparseHistogram::from(&[5000_u64].into_iter().collect::<Histogram>());
-    one.min_us = Some(5001);
+    one.max_us = Some(5001);
     assert_eq!(Histogram::try_from(&one), Err(HistogramError::Extremes));
 }
 

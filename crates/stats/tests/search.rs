@@ -8,11 +8,8 @@ use stats::ratio::PPB_WHOLE;
 use stats::{Bracket, LevelRun, Next, Outcome, Purpose, SearchPlan, Steps, next_level};
 
 fn steps() -> impl Strategy<Value = Steps> {
-    let factor = (1_u64..50, 0_u64..5_000, 101_u32..1_000).prop_map(|(from, above, percent)| Steps::Factor {
-        from,
-        to: from + above,
-        percent,
-    });
+    let factor = (1_u64..50, 0_u64..5_000, prop_oneof![101_u32..130, 101_u32..1_000])
+        .prop_map(|(from, above, percent)| Steps::Factor { from, to: from + above, percent });
     let list = vec(1_u64..500, 1..12).prop_map(|gaps| {
         let rising = gaps.into_iter().scan(0, |level, gap| {
             *level += gap;
