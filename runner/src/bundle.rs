@@ -1,0 +1,245 @@
+//! Failure bundles (design section 11): one file per failure, with all that is needed to understand it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+
+use evidence::EVIDENCE_VERSION;
+use evidence::accounting::JoinedRequest;
+use evidence::bundle::{Bundle, FailedAssertion, Hop, LogSlice, Query};
+use evidence::event::EventKind;
+use evidence::names::file_stem;
+use evidence::record::RequestRecord;
+use evidence::rundir::{FAILURES, LOGS, RunDir};
+use scenario::control::NodeCall;
+use serde_json::{Value, json};
+use verdict::judge::{Failure, Judgement};
+
+use crate::error::RunnerError;
+
+/// Log lines kept per file and bundle.
+const LINES_MAX: usize = 60;
+/// Bytes of one log line that are kept.
+const LINE_LEN_MAX: usize = 2_000;
+/// Bytes of one log file that are searched.
+const LOG_LEN_MAX: u64 = 256 * 1024 * 1024;
+/// Events of the run kept in a bundle.
+const EVENTS_MAX: usize = 60;
+
+/// Writes every bundle. Logs are read once for all of them.
+///
+/// # Errors
+/// [`RunnerError::RunDir`].
+pub fn write_all(dir: &RunDir, judged: &Judgement) -> Result<(), RunnerError> {
+    if judged.failures.is_empty() {
+        return Ok(());
+    }
+    let subjects: Vec<Subject<'_>> =
+        judged.failures.iter().map(|failure| Subject::of(judged, failure)).collect();
+    let logs = log_slices(dir, &subjects);
+    for (subject, logs) in subjects.iter().zip(logs) {
+        let bundle = bundle(judged, subject, logs);
+        dir.write_json(&format!("{FAILURES}/{}.json", file_stem(&subject.failure.key)), &bundle)?;
+    }
+    Ok(())
+}
+
+/// One failure and what evidence says about it.
+struct Subject<'a> {
+    failure: &'a Failure,
+    record: Option<&'a RequestRecord>,
+    joined: Option<&'a JoinedRequest>,
+    calls: Vec<&'a NodeCall>,
+    /// Texts that mark a log line as its own.
+    needles: Vec<String>,
+}
+
+impl<'a> Subject<'a> {
+    fn of(judged: &'a Judgement, failure: &'a Failure) -> Self {
+        let evidence = &judged.evidence;
+        let record = evidence.records.values().find(|record| record.id.as_str() == failure.key);
+        let joined = record.and_then(|record| evidence.joined.get(&record.index));
+        let calls: Vec<&NodeCall> = evidence
+            .calls
+            .iter()
+            .filter(|call| call.request_id.as_deref() == Some(failure.key.as_str()))
+            .collect();
+        let mut needles = Vec::new();
+        needles.extend(record.and_then(|record| record.response_request_id.clone()));
+        needles
+            .extend(joined.and_then(|joined| joined.accounting.as_ref()).map(|row| row.request_id.clone()));
+        needles.extend(calls.iter().filter_map(|call| call.x_request_id.clone()));
+        let escrow = joined.and_then(|joined| joined.escrow.clone());
+        let nonces = calls.iter().filter_map(|call| call.seed);
+        let witness_nonces = failure.found.iter().filter_map(|(_, witness)| witness.nonce);
+        let escrow = escrow.or_else(|| failure.found.iter().find_map(|(_, witness)| witness.escrow.clone()));
+        if let Some(escrow) = escrow {
+            for nonce in nonces.chain(witness_nonces) {
+                needles.push(format!("escrow={escrow} nonce={nonce} "));
+                needles.push(format!("escrow_id={escrow} inference_id={nonce} "));
+            }
+        }
+        needles.extend(failure.found.iter().filter_map(|(_, witness)| witness.service.clone()));
+        needles.retain(|needle| needle.len() >= 3);
+        needles.sort_unstable();
+        needles.dedup();
+        Self { failure, record, joined, calls, needles }
+    }
+}
+
+fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bundle {
+    let evidence = &judged.evidence;
+    let key = &subject.failure.key;
+    let index = subject.record.map(|record| record.index);
+    let class = index.and_then(|index| judged.decided.get(&index)).map(|decided| decided.class);
+    let class = class.and_then(|class| serde_json::to_value(class).ok());
+    let failed = subject.failure.found.iter().map(|(id, witness)| FailedAssertion {
+        id: *id,
+        name: id.name().to_owned(),
+        witness: witness.clone(),
+    });
+    let outside = "logs, metrics and traces of this stack lie inside the run directory (logs/, metrics/)";
+    let query = |what: &str| Query {
+        what: what.to_owned(),
+        query: None,
+        none_because: Some(if what == "traces" {
+            "this stack writes no traces".to_owned()
+        } else {
+            outside.to_owned()
+        }),
+    };
+    Bundle {
+        v: EVIDENCE_VERSION,
+        run_id: evidence.run.run_id.clone(),
+        failure: key.clone(),
+        class: class.and_then(|class| class.as_str().map(str::to_owned)),
+        failed: failed.collect(),
+        plan: index.and_then(|index| evidence.plan.iter().find(|line| line.index == index)).cloned(),
+        request: subject.record.cloned(),
+        accounting: subject.joined.cloned(),
+        walk: walk(subject),
+        node_calls: subject.calls.iter().map(|call| (*call).clone()).collect(),
+        hits: evidence.hits.iter().filter(|hit| hit.request_id.as_deref() == Some(key)).cloned().collect(),
+        applied_faults: evidence.applied.clone(),
+        state: state(judged, subject),
+        events: events(judged),
+        logs,
+        queries: ["logs", "metrics", "traces"].map(query).to_vec(),
+        repro: format!("runner repro {} {key}", evidence.run.run_id),
+    }
+}
+
+/// Client → gateway → accounting → attempts → hosts → nodes, hop by hop.
+fn walk(subject: &Subject<'_>) -> Vec<Hop> {
+    let Some(record) = subject.record else { return Vec::new() };
+    let hop = |hop: &str, id: Option<String>, detail: String| Hop {
+        hop: hop.to_owned(),
+        found: id.is_some(),
+        id,
+        detail,
+    };
+    let joined = subject.joined;
+    let escrow = joined.and_then(|joined| joined.escrow.clone());
+    let row = joined.and_then(|joined| joined.accounting.as_ref());
+    let mut hops = vec![
+        hop("client → gateway", record.response_request_id.clone(), "X-Request-Id of the answer".to_owned()),
+        hop("gateway → escrow", escrow, format!("ways: {:?}", joined.map(|j| &j.ways))),
+        hop(
+            "gateway → accounting",
+            row.map(|row| row.request_id.clone()),
+            row.map_or_else(|| "no row".to_owned(), |row| format!("outcome {}", row.outcome)),
+        ),
+    ];
+    for attempt in row.into_iter().flat_map(|row| row.attempts.iter()) {
+        let detail = format!("host {} status {:?}", attempt.host_idx, attempt.status);
+        hops.push(hop("accounting → attempt", Some(format!("nonce {}", attempt.nonce)), detail));
+    }
+    for call in joined.into_iter().flat_map(|joined| joined.calls.iter()) {
+        let detail = format!(
+            "{} answered {:?} ({}), rule {:?}, lock {:?} of {:?}",
+            call.node, call.status, call.outcome, call.rule, call.lock, call.host
+        );
+        hops.push(hop("attempt → node call", call.nonce.map(|nonce| format!("nonce {nonce}")), detail));
+    }
+    for missing in joined.into_iter().flat_map(|joined| joined.missing.iter()) {
+        hops.push(hop("not found", None, missing.clone()));
+    }
+    hops
+}
+
+/// State of the escrow around the failure, per moment.
+fn state(judged: &Judgement, subject: &Subject<'_>) -> Value {
+    let from_witness = subject.failure.found.iter().find_map(|(_, witness)| witness.escrow.clone());
+    let escrow = subject.joined.and_then(|joined| joined.escrow.clone()).or(from_witness);
+    let mut nonces: Vec<u64> = subject.calls.iter().filter_map(|call| call.seed).collect();
+    nonces.extend(subject.failure.found.iter().filter_map(|(_, witness)| witness.nonce));
+    let mut moments = BTreeMap::new();
+    for (moment, snapshot) in &judged.evidence.snapshots {
+        let found = snapshot.escrows.iter().find(|state| Some(&state.escrow) == escrow.as_ref());
+        let value = found.map(|state| {
+            let inferences: BTreeMap<u64, Value> = nonces
+                .iter()
+                .filter_map(|nonce| Some((*nonce, json!(state.inferences.get(nonce)?))))
+                .collect();
+            json!({"escrow": state.escrow, "nonce": state.nonce, "phase": state.phase, "balance": state.balance,
+                "pending": state.pending.len(), "inferences": inferences})
+        });
+        let value = json!({"escrow": value, "missing": snapshot.missing, "dapi": snapshot.dapi});
+        moments.insert(moment.dir(), value);
+    }
+    json!(moments)
+}
+
+/// The events that frame a failure: phases, actions, ends of processes, gaps.
+fn events(judged: &Judgement) -> Vec<Value> {
+    let frame = |event: &&evidence::event::Event| {
+        matches!(
+            event.event,
+            EventKind::PhaseStarted { .. }
+                | EventKind::ProcessExited { .. }
+                | EventKind::ActionIntended { .. }
+                | EventKind::ActionDone { .. }
+                | EventKind::DrainStep { .. }
+                | EventKind::EvidenceMissing { .. }
+                | EventKind::EnvironmentFailed { .. }
+                | EventKind::Signal { .. }
+                | EventKind::StepStarted { .. }
+                | EventKind::StepEnded { .. }
+        )
+    };
+    judged.evidence.events.iter().filter(frame).take(EVENTS_MAX).map(|event| json!(event)).collect()
+}
+
+/// Slices of every log for every subject, in one pass over each file.
+fn log_slices(dir: &RunDir, subjects: &[Subject<'_>]) -> Vec<Vec<LogSlice>> {
+    let mut slices: Vec<Vec<LogSlice>> = subjects.iter().map(|_| Vec::new()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(dir.path(LOGS))
+        .map(|list| list.flatten().map(|e| e.path()).collect())
+        .unwrap_or_default();
+    files.sort_unstable();
+    for path in files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "log")) {
+        let Ok(file) = File::open(&path) else { continue };
+        let name = format!("{LOGS}/{}", path.file_name().unwrap_or_default().to_string_lossy());
+        let mut found: Vec<(Vec<String>, u64)> = subjects.iter().map(|_| (Vec::new(), 0)).collect();
+        for line in BufReader::new(file.take(LOG_LEN_MAX)).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line);
+            for (subject, (lines, left_out)) in subjects.iter().zip(&mut found) {
+                if !subject.needles.iter().any(|needle| line.contains(needle.as_str())) {
+                    continue;
+                }
+                if lines.len() < LINES_MAX {
+                    let cut: String = line.chars().take(LINE_LEN_MAX).collect();
+                    lines.push(dir.redactor().text(&cut).into_owned());
+                } else {
+                    *left_out += 1;
+                }
+            }
+        }
+        for ((lines, left_out), out) in found.into_iter().zip(&mut slices) {
+            if !lines.is_empty() {
+                out.push(LogSlice { file: name.clone(), by: "id".to_owned(), lines, left_out });
+            }
+        }
+    }
+    slices
+}

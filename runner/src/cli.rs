@@ -1,0 +1,246 @@
+//! The command line. Results go to standard output, progress and errors to standard error.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use evidence::exit::Outcome;
+
+use crate::commands;
+use crate::error::RunnerError;
+use crate::input::Overrides;
+use crate::life::prepare::Options;
+use crate::stack::embedded::Choice;
+
+/// Exit codes, printed under `--help`.
+const EXIT_CODES: &str = "Exit codes: 0 pass, 1 fail, 2 usage, 3 invalid, 4 unknown, 5 environment, 6 regression, \
+                          70 internal, 130 interrupted.";
+
+/// Runs one committed scenario against a Devshard and judges it by evidence.
+#[derive(Debug, Parser)]
+#[command(name = "runner", version = scenario::build::BUILD_ID, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a scenario: start, faults, load, drain, collect, judge, write.
+    Run(RunArgs),
+    /// Check a scenario file; touches no network and starts nothing.
+    Validate(FileArgs),
+    /// Print what a run would do: every limit in force and where it comes from, nodes, rules, hashes.
+    Plan(PlanArgs),
+    /// Judge the stored evidence of a run again.
+    Analyze(RunRef),
+    /// Replay one failure: first from evidence, then on a fresh stack.
+    Repro(ReproArgs),
+    /// List runs, newest first.
+    List(ResultsArgs),
+    /// Show one run.
+    Show(RunRef),
+    /// Look for leftovers of dead runs and remove them.
+    Gc(GcArgs),
+    /// Internal: the process that ends everything when the runner is gone.
+    #[command(name = "__guard", hide = true)]
+    Guard,
+}
+
+/// Where results are.
+#[derive(Clone, Debug, Args)]
+pub struct ResultsArgs {
+    /// Folder with run directories.
+    #[arg(long, default_value = "results", env = "PROOFLOAD_RESULTS")]
+    pub results: PathBuf,
+}
+
+/// A scenario file and what overrides it.
+#[derive(Clone, Debug, Args)]
+pub struct FileArgs {
+    /// Scenario file, for example scenarios/ml-5xx.yaml.
+    pub scenario: PathBuf,
+    /// Folder with node profiles; by default `ml-profiles` beside the scenario's folder.
+    #[arg(long)]
+    pub profiles: Option<PathBuf>,
+    /// Seed of every draw.
+    #[arg(long, env = "PROOFLOAD_SEED")]
+    pub seed: Option<u64>,
+    /// Concurrency of every step.
+    #[arg(long, env = "PROOFLOAD_CONCURRENCY")]
+    pub concurrency: Option<u32>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+struct RunArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    results: ResultsArgs,
+    #[command(flatten)]
+    stack: StackArgs,
+    /// Print no progress.
+    #[arg(long)]
+    quiet: bool,
+    /// Switch a named rule off, for example ghost; may be repeated.
+    #[arg(long = "no-rule", value_name = "NAME")]
+    rules_off: Vec<String>,
+}
+
+/// Which programs run.
+#[derive(Clone, Debug, Args)]
+pub struct StackArgs {
+    /// Folder with the programs; by default the folder of this one.
+    #[arg(long, env = "PROOFLOAD_BIN_DIR")]
+    pub bin_dir: Option<PathBuf>,
+    /// Personality of the reference Devshard.
+    #[arg(long, default_value = "intended", value_parser = ["intended"])]
+    pub personality: String,
+    /// Planted defect; only in builds for the self-test.
+    #[cfg(feature = "planted-defects")]
+    #[arg(long)]
+    pub defect: Option<String>,
+}
+
+impl StackArgs {
+    fn choice(&self) -> Choice {
+        #[cfg(feature = "planted-defects")]
+        let defect = self.defect.clone();
+        #[cfg(not(feature = "planted-defects"))]
+        let defect = None;
+        Choice { personality: self.personality.clone(), defect }
+    }
+}
+
+#[derive(Debug, Args)]
+struct PlanArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Print the plan's lines as JSON, one a line, instead of the overview.
+    #[arg(long)]
+    lines: bool,
+}
+
+/// A stored run.
+#[derive(Clone, Debug, Args)]
+pub struct RunRef {
+    /// Run id, a unique part of it, `last`, or a path.
+    pub run: String,
+    #[command(flatten)]
+    pub results: ResultsArgs,
+}
+
+#[derive(Debug, Args)]
+struct ReproArgs {
+    #[command(flatten)]
+    run: RunRef,
+    /// Request id, or `_run.<assertion>.<n>`.
+    failure: String,
+    /// Stop after judging the stored evidence again.
+    #[arg(long)]
+    analysis_only: bool,
+    /// Send only the failed request instead of the whole plan.
+    #[arg(long)]
+    alone: bool,
+    /// Replay this many times and give k of n with an interval.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    times: u32,
+    #[command(flatten)]
+    stack: StackArgs,
+}
+
+#[derive(Debug, Args)]
+struct GcArgs {
+    /// Only say what would be removed.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Parses the command line and carries it out.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors; everything else is the usage code.
+            drop(error.print());
+            return if error.use_stderr() { exit(Outcome::Usage) } else { ExitCode::SUCCESS };
+        }
+    };
+    if matches!(cli.command, Command::Guard) {
+        return crate::guard::process::run();
+    }
+    match carry_out(cli.command) {
+        Ok(outcome) => exit(outcome),
+        Err(error) => {
+            eprintln!("{}: {error}", error.outcome());
+            if let RunnerError::Environment { log, .. } = &error {
+                log.iter().for_each(|line| eprintln!("  | {line}"));
+            }
+            exit(error.outcome())
+        }
+    }
+}
+
+fn exit(outcome: Outcome) -> ExitCode {
+    ExitCode::from(outcome.code())
+}
+
+fn options(file: &FileArgs, results: &ResultsArgs, stack: &StackArgs, rules_off: Vec<String>) -> Options {
+    Options {
+        scenario: file.scenario.clone(),
+        profiles: profiles(file),
+        results: results.results.clone(),
+        bin_dir: stack.bin_dir.clone(),
+        overrides: overrides(file),
+        choice: stack.choice(),
+        rules_off,
+    }
+}
+
+fn overrides(file: &FileArgs) -> Overrides {
+    Overrides { seed: file.seed, concurrency: file.concurrency }
+}
+
+/// `scenarios/x.yaml` finds `ml-profiles/`; a file elsewhere finds a folder of that name beside it.
+fn profiles(file: &FileArgs) -> PathBuf {
+    if let Some(given) = &file.profiles {
+        return given.clone();
+    }
+    let folder = file.scenario.parent().map_or_else(PathBuf::new, std::path::Path::to_path_buf);
+    let beside = folder.join("ml-profiles");
+    if beside.is_dir() { beside } else { folder.join("..").join("ml-profiles") }
+}
+
+fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
+    match command {
+        Command::Run(args) => {
+            let options = options(&args.file, &args.results, &args.stack, args.rules_off);
+            commands::run::run(&options, args.quiet)
+        }
+        Command::Validate(file) => {
+            commands::plan::validate(&file.scenario, &profiles(&file), &overrides(&file))
+        }
+        Command::Plan(args) => commands::plan::plan(
+            &args.file.scenario,
+            &profiles(&args.file),
+            &overrides(&args.file),
+            args.lines,
+        ),
+        Command::Analyze(run) => commands::analyze::analyze(&run.results.results, &run.run),
+        Command::Repro(args) => commands::repro::repro(&commands::repro::Request {
+            results: args.run.results.results,
+            run: args.run.run,
+            failure: args.failure,
+            analysis_only: args.analysis_only,
+            alone: args.alone,
+            times: args.times,
+            bin_dir: args.stack.bin_dir.clone(),
+        }),
+        Command::List(args) => commands::list::list(&args.results),
+        Command::Show(run) => commands::list::show(&run.results.results, &run.run),
+        Command::Gc(args) => commands::gc::gc(args.dry_run),
+        Command::Guard => Err(RunnerError::Internal("the guard is handled before".to_owned())),
+    }
+}

@@ -1,0 +1,54 @@
+//! The only place of the runner that reads clocks and the system's random source.
+
+use std::io::Read;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Monotonic offsets from one start, with one wall anchor for display.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+    start_unix_us: u64,
+}
+
+impl Clock {
+    /// Starts now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { start: Instant::now(), start_unix_us: unix_us() }
+    }
+
+    /// Microseconds since the start.
+    #[must_use]
+    pub fn at_us(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Unix time of the start, microseconds.
+    #[must_use]
+    pub const fn start_unix_us(&self) -> u64 {
+        self.start_unix_us
+    }
+
+    /// Unix time of an offset, by the anchor: never goes back when the wall clock does.
+    #[must_use]
+    pub const fn unix_at(&self, at_us: u64) -> u64 {
+        self.start_unix_us.saturating_add(at_us)
+    }
+}
+
+/// Unix time now, microseconds.
+#[must_use]
+pub fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Random bytes of the operating system, for salts and keys of one run; never for a decision of the plan.
+///
+/// # Errors
+/// When `/dev/urandom` can't be read.
+pub fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0_u8; N];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,108 @@
+//! Per-escrow state of the gateway (contract gateway 2.4).
+
+use std::collections::BTreeMap;
+
+use evidence::snapshot::{GatewayEscrow, Inference, Missing, Tx};
+use serde_json::Value;
+
+use super::{Surfaces, keep};
+
+/// Reads one escrow through `/devshard/{id}`, which works however many runtimes are loaded (contract gateway 0.3).
+pub async fn escrow(surfaces: &Surfaces, id: &str, missing: &mut Vec<Missing>) -> (GatewayEscrow, Value) {
+    let base = format!("{}/devshard/{id}/v1", surfaces.gateway);
+    let mut raw = serde_json::Map::new();
+    let mut escrow = GatewayEscrow { escrow: id.to_owned(), ..GatewayEscrow::default() };
+    for name in ["status", "state", "debug/pending", "debug/inferences", "debug/signatures"] {
+        let answer = surfaces.json(&format!("{base}/{name}"), name != "status").await;
+        let Some(value) = keep(missing, &format!("gateway/{id}/{name}"), answer) else { continue };
+        match name {
+            "status" => status(&mut escrow, &value),
+            "state" => escrow.group = group(&value),
+            "debug/pending" => escrow.pending = pending(&value),
+            "debug/inferences" => escrow.inferences = inferences(&value),
+            _ => escrow.highest_quorum_nonce = value["highest_quorum_nonce"].as_u64(),
+        }
+        raw.insert(name.to_owned(), value);
+    }
+    (escrow, Value::Object(raw))
+}
+
+fn status(escrow: &mut GatewayEscrow, value: &Value) {
+    escrow.nonce = value["nonce"].as_u64().unwrap_or_default();
+    value["phase"].as_str().unwrap_or_default().clone_into(&mut escrow.phase);
+    escrow.balance = value["balance"].as_u64();
+    escrow.refusal_timeout_s = value["config"]["refusal_timeout"].as_u64();
+    escrow.execution_timeout_s = value["config"]["execution_timeout"].as_u64();
+}
+
+fn group(value: &Value) -> Vec<String> {
+    let slots = value["group"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let address = |slot: &Value| slot["validator_address"].as_str().unwrap_or_default().to_owned();
+    slots.iter().map(address).collect()
+}
+
+/// `null` and a list are both normal (contract gateway 2.4.5).
+fn pending(value: &Value) -> Vec<Tx> {
+    let entries = value["pending"].as_array().map(Vec::as_slice).unwrap_or_default();
+    entries
+        .iter()
+        .map(|entry| Tx {
+            kind: entry["type"].as_str().unwrap_or_default().to_owned(),
+            inference: entry["id"].as_u64(),
+            slot: None,
+            valid: None,
+            escrow: None,
+            digest: String::new(),
+        })
+        .collect()
+}
+
+fn inferences(value: &Value) -> BTreeMap<u64, Inference> {
+    let Some(map) = value["inferences"].as_object() else { return BTreeMap::new() };
+    let slots = |value: &Value| -> Vec<u32> {
+        let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        list.iter().filter_map(|slot| u32::try_from(slot.as_u64()?).ok()).collect()
+    };
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let number = |value: &Value| value.as_u64().unwrap_or_default();
+    let small = |value: &Value| u32::try_from(number(value)).unwrap_or(u32::MAX);
+    map.iter()
+        .filter_map(|(nonce, entry)| {
+            let inference = Inference {
+                status: entry["status"].as_str().unwrap_or_default().to_owned(),
+                executor_slot: small(&entry["executor_slot"]),
+                prompt_hash: text(&entry["prompt_hash"]),
+                response_hash: text(&entry["response_hash"]),
+                input_length: number(&entry["input_length"]),
+                max_tokens: number(&entry["max_tokens"]),
+                started_at: number(&entry["started_at"]),
+                actual_cost: number(&entry["actual_cost"]),
+                votes_valid: small(&entry["votes_valid"]),
+                votes_invalid: small(&entry["votes_invalid"]),
+                validated_by: slots(&entry["validated_by"]),
+            };
+            Some((nonce.parse().ok()?, inference))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_captured_inference_is_read_whole() {
+        // Shape of fixture ok-stream, accounting-after.json.
+        let value = json!({"inferences": {"10": {"actual_cost": 0, "executor_slot": 0, "input_length": 165,
+            "max_tokens": 32, "prompt_hash": "30d3", "response_hash": "", "started_at": 1_795_990_531_u64,
+            "status": "pending", "validated_by": null, "votes_invalid": 0, "votes_valid": 0}},
+            "total_inferences": 7});
+        let read = inferences(&value);
+        assert_eq!(read[&10].status, "pending");
+        assert_eq!(read[&10].response_hash, None);
+        assert_eq!(read[&10].validated_by, Vec::<u32>::new());
+        assert_eq!(pending(&json!({"nonce": 3, "pending": null})), vec![]);
+        assert_eq!(pending(&json!({"pending": [{"type": "finish", "id": 10}]}))[0].inference, Some(10));
+    }
+}

@@ -1,0 +1,84 @@
+//! `runner validate` and `runner plan`: pure looks at a file.
+
+use std::io::Write;
+use std::path::Path;
+
+use evidence::exit::Outcome;
+
+use crate::error::RunnerError;
+use crate::input::{Overrides, load};
+
+/// Checks a file.
+///
+/// # Errors
+/// [`RunnerError::Usage`] with every problem found.
+pub fn validate(scenario: &Path, profiles: &Path, overrides: &Overrides) -> Result<Outcome, RunnerError> {
+    let loaded = load(scenario, profiles, overrides)?;
+    println!(
+        "{}: valid; {} requests, {} nodes, {} rules",
+        scenario.display(),
+        loaded.resolved.requests_max,
+        loaded.resolved.nodes.len(),
+        loaded.resolved.scenario.faults.len()
+    );
+    Ok(Outcome::Pass)
+}
+
+/// Prints the plan, as an overview or line by line.
+///
+/// # Errors
+/// As [`validate`].
+pub fn plan(
+    scenario: &Path,
+    profiles: &Path,
+    overrides: &Overrides,
+    lines: bool,
+) -> Result<Outcome, RunnerError> {
+    let loaded = load(scenario, profiles, overrides)?;
+    let resolved = &loaded.resolved;
+    let mut out = std::io::stdout().lock();
+    // A closed pipe (`| head`) is no error of ours.
+    if lines {
+        for line in scenario::plan::lines(resolved) {
+            let text = serde_json::to_string(&line).map_err(|e| RunnerError::Internal(e.to_string()))?;
+            if writeln!(out, "{text}").is_err() {
+                break;
+            }
+        }
+        return Ok(Outcome::Pass);
+    }
+    let mut text = format!("{} (seed {})\n", resolved.scenario.name, resolved.scenario.seed);
+    text.push_str(&format!("{}\n\n", resolved.scenario.description.trim()));
+    text.push_str(&format!("plan_hash      {}\n", scenario::hash::plan_hash(resolved)));
+    text.push_str(&format!("scenario_hash  {}\n\n", scenario::hash::scenario_hash(resolved)));
+    text.push_str("limits in force\n");
+    for limit in &loaded.limits {
+        text.push_str(&format!("  {:<34} {:<22} {}\n", limit.name, limit.value, limit.source));
+    }
+    text.push_str("\nnodes\n");
+    for node in &resolved.nodes {
+        text.push_str(&format!(
+            "  {:<20} profile {:<18} workers {:<5} queue {:<5} weight {}\n",
+            node.name, node.profile, node.behaviour.workers, node.behaviour.queue, node.weight
+        ));
+    }
+    text.push_str("\nfault rules\n");
+    if resolved.scenario.faults.is_empty() {
+        text.push_str("  none\n");
+    }
+    let total = resolved.requests_max;
+    for rule in &resolved.scenario.faults {
+        let seed = resolved.scenario.seed;
+        let selected = (0..total)
+            .map(|index| scenario::identity::RequestId::new(&resolved.scenario.name, seed, index))
+            .filter(|id| scenario::plan::rule_selects(seed, rule, id))
+            .count();
+        text.push_str(&format!(
+            "  {:<20} {:<22} selects {selected} of {total}\n",
+            rule.id,
+            rule.action.name()
+        ));
+    }
+    drop(out.write_all(text.as_bytes()));
+    Ok(Outcome::Pass)
+}

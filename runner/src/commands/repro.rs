@@ -1,0 +1,186 @@
+//! `runner repro`: the same failure again (design section 11). First from stored evidence, then on a fresh isolated
+//! stack with the same plan, faults and recorded node order, then, with `--times`, as a share with an interval.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use evidence::assertion::AssertionId;
+use evidence::exit::Outcome;
+use evidence::run::ReproOf;
+use evidence::rundir::RunReader;
+use scenario::fault::DapiCall;
+use scenario::model::{Minimum, Policy, Resolved, Step};
+use verdict::judge::{Judgement, judge};
+
+use super::find_run;
+use super::run::block_on;
+use crate::error::RunnerError;
+use crate::life::prepare::{Options, Prepared};
+use crate::stack::embedded::Choice;
+
+/// What is to be replayed.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Folder with run directories.
+    pub results: PathBuf,
+    /// Run.
+    pub run: String,
+    /// Request id, or `_run.<assertion>.<n>`.
+    pub failure: String,
+    /// Only judge stored evidence again.
+    pub analysis_only: bool,
+    /// Without its neighbours.
+    pub alone: bool,
+    /// How many replays.
+    pub times: u32,
+    /// Folder with the programs.
+    pub bin_dir: Option<PathBuf>,
+}
+
+/// What fired: assertion and reason.
+type Fired = BTreeSet<(AssertionId, String)>;
+
+/// Replays a failure. Exit code: 1 when it was reproduced, 0 when the replay passed without it, else the outcome of
+/// the replay.
+///
+/// # Errors
+/// [`RunnerError::Usage`] when run or failure are unknown.
+pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
+    let root = find_run(&request.results, &request.run)?;
+    let judged = judge(&RunReader::new(&root)).map_err(|none| RunnerError::Usage(none.0))?;
+    let fired = fired(&judged, &request.failure)?;
+    println!("level 1, analysis-exact: reached; stored evidence gives");
+    for (id, reason) in &fired {
+        println!("  {id} {}: {reason}", id.name());
+    }
+    if request.analysis_only {
+        return Ok(Outcome::Fail);
+    }
+    let index = judged.evidence.records.values().find(|r| r.id.as_str() == request.failure).map(|r| r.index);
+    let mut reproduced = 0;
+    let mut last = Outcome::Unknown;
+    for number in 1..=request.times {
+        let again = replay(request, &judged, index.filter(|_| request.alone))?;
+        last = again.assertions.verdict;
+        let now: Fired = all_fired(&again);
+        let hit = fired.iter().any(|wanted| now.contains(wanted));
+        let same_request = again.failures.iter().any(|failure| failure.key == request.failure);
+        reproduced += u32::from(hit);
+        let words = match (hit, same_request) {
+            (true, true) => "reproduced, on the same request",
+            (true, false) => "reproduced, on another request",
+            (false, _) => "not reproduced",
+        };
+        println!("replay {number} of {}: {words} (run {})", request.times, again.evidence.run.run_id);
+    }
+    conclude(request, reproduced, last)
+}
+
+fn conclude(request: &Request, reproduced: u32, last: Outcome) -> Result<Outcome, RunnerError> {
+    let how = if request.alone { "alone" } else { "with its neighbours" };
+    if request.times > 1 {
+        let interval = stats::interval::wilson(u64::from(reproduced), u64::from(request.times));
+        let words = interval.map_or_else(String::new, |interval| {
+            format!(", 95 % interval {:.3} to {:.3}", interval.low, interval.high)
+        });
+        println!("level 3, statistical: {reproduced} of {} {how}{words}", request.times);
+    } else if reproduced > 0 {
+        println!("level 2, plan-exact: reached, {how}: same plan, same faults, recorded node order");
+        println!("(the order in which requests race is not part of the plan: no claim is made about races)");
+    } else {
+        println!("level 2, plan-exact: the same plan was run {how}, and the failure did not come back");
+    }
+    Ok(match (reproduced, last) {
+        (0, outcome) => outcome,
+        _ => Outcome::Fail,
+    })
+}
+
+/// What stored evidence says about one failure.
+fn fired(judged: &Judgement, key: &str) -> Result<Fired, RunnerError> {
+    let failure = judged.failures.iter().find(|failure| failure.key == key);
+    let failure = failure.ok_or_else(|| {
+        let known: Vec<&str> = judged.failures.iter().take(5).map(|failure| failure.key.as_str()).collect();
+        let known = if known.is_empty() { "this run has no failure".to_owned() } else { known.join(", ") };
+        RunnerError::Usage(format!("no failure {key:?} in run {}; {known}", judged.evidence.run.run_id))
+    })?;
+    Ok(failure.found.iter().map(|(id, witness)| (*id, witness.reason.clone())).collect())
+}
+
+fn all_fired(judged: &Judgement) -> Fired {
+    let witnesses =
+        judged.assertions.results.iter().flat_map(|result| {
+            result.witnesses.iter().map(move |witness| (result.id, witness.reason.clone()))
+        });
+    witnesses.collect()
+}
+
+/// Runs the recorded scenario once more on a fresh stack.
+fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<Judgement, RunnerError> {
+    let run = &judged.evidence.run;
+    let resolved = pinned(judged, alone);
+    let options = Options {
+        scenario: PathBuf::from(&run.scenario_file),
+        profiles: PathBuf::new(),
+        results: request.results.clone(),
+        bin_dir: request.bin_dir.clone(),
+        overrides: crate::input::Overrides::default(),
+        choice: Choice {
+            personality: run.stack.personality.clone().unwrap_or_else(|| "intended".to_owned()),
+            defect: run.stack.defect.clone(),
+        },
+        rules_off: run.rules_off.clone(),
+    };
+    let of = ReproOf { run_id: run.run_id.clone(), failure: request.failure.clone() };
+    let source = (run.scenario_file.clone(), run.scenario_file_blake3.clone());
+    let mut prepared = Prepared::of(resolved, source, run.limits.clone(), &options, Some(of))?;
+    prepared.only = alone;
+    let finished = block_on(crate::life::run::run(prepared, false))??;
+    judge(&RunReader::new(&finished.dir)).map_err(|none| RunnerError::environment(none.0))
+}
+
+/// The resolved scenario with the node order as it was recorded; alone, with that one request and its own nodes.
+fn pinned(judged: &Judgement, alone: Option<u64>) -> Resolved {
+    let mut resolved = judged.evidence.run.resolved.clone();
+    let order = recorded_order(judged, alone);
+    if !order.is_empty() {
+        resolved.scenario.allocator.policy = Policy::FixedOrder;
+        resolved.scenario.allocator.weights.clear();
+        resolved.scenario.allocator.order = order;
+    }
+    if alone.is_some() {
+        resolved.scenario.workload.steps = vec![Step { concurrency: 1, requests: Some(1), duration: None }];
+        resolved.scenario.minimum = Minimum::default();
+    }
+    resolved
+}
+
+/// Granted nodes in the order of acquires. Alone: those of calls outside the plan (the canaries come first on every
+/// stack), then those of the request.
+fn recorded_order(judged: &Judgement, alone: Option<u64>) -> Vec<String> {
+    let evidence = &judged.evidence;
+    let grants =
+        evidence.dapi.iter().filter(|call| call.call == DapiCall::Acquire && call.result == "granted");
+    let Some(index) = alone else {
+        return grants.filter_map(|call| call.node.clone()).collect();
+    };
+    let own: BTreeSet<&str> = evidence
+        .joined
+        .get(&index)
+        .map(|joined| joined.calls.iter().filter_map(|call| call.lock.as_deref()).collect())
+        .unwrap_or_default();
+    let outside: BTreeSet<&str> = evidence
+        .calls
+        .iter()
+        .filter(|call| call.request_id.is_none())
+        .filter_map(|call| call.lock.as_deref())
+        .collect();
+    let of = |set: &BTreeSet<&str>| -> Vec<String> {
+        let chosen =
+            grants.clone().filter(|call| call.lock.as_deref().is_some_and(|lock| set.contains(lock)));
+        chosen.filter_map(|call| call.node.clone()).collect()
+    };
+    let mut order = of(&outside);
+    order.extend(of(&own));
+    order
+}

@@ -1,0 +1,28 @@
+//! `runner run`.
+
+use evidence::exit::Outcome;
+
+use crate::error::RunnerError;
+use crate::life::prepare::{Options, Prepared};
+
+/// Runs a scenario.
+///
+/// # Errors
+/// [`RunnerError`] before the start, or when the run directory can't be used.
+pub fn run(options: &Options, quiet: bool) -> Result<Outcome, RunnerError> {
+    let prepared = Prepared::from_file(options)?;
+    let finished = block_on(crate::life::run::run(prepared, quiet))??;
+    Ok(finished.outcome)
+}
+
+/// Runs a future on a runtime of its own.
+///
+/// # Errors
+/// [`RunnerError::Environment`] when no runtime can be made.
+pub fn block_on<T>(work: impl Future<Output = T>) -> Result<T, RunnerError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| RunnerError::environment(format!("starting the runtime: {error}")))?;
+    Ok(runtime.block_on(work))
+}

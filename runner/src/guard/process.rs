@@ -1,0 +1,171 @@
+//! The guard program itself (`runner __guard`).
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Signal, set_child_subreaper};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::mpsc;
+
+use super::{Command, LINE_LEN_MAX, Report, ServiceSignal, Spawn, tree};
+
+/// Reports that may wait for the runner to read them; beyond, services wait with their output.
+const REPORTS_MAX: usize = 4_096;
+/// Time that services get to end by themselves when the runner is gone.
+const ORPHAN_GRACE: Duration = Duration::from_millis(300);
+
+struct Service {
+    pid: u32,
+    input: Option<ChildStdin>,
+}
+
+/// Runs until standard input ends.
+#[must_use]
+pub fn run() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(guard()),
+        Err(error) => {
+            eprintln!("guard: no runtime: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn guard() -> ExitCode {
+    let own = std::process::id();
+    if let Err(error) = set_child_subreaper(Some(rustix::process::getpid())) {
+        eprintln!("guard: becoming a child subreaper failed: {error}");
+        return ExitCode::FAILURE;
+    }
+    let (reports, outbox) = mpsc::channel::<Report>(REPORTS_MAX);
+    let writer = tokio::spawn(write_reports(outbox));
+    send(&reports, Report::Standing { pid: own }).await;
+    let mut services: HashMap<String, Service> = HashMap::new();
+    let mut input = BufReader::new(tokio::io::stdin());
+    let mut line = String::new();
+    loop {
+        line.clear();
+        match input.read_line(&mut line).await {
+            Ok(n) if n > 0 => {}
+            _ => break,
+        }
+        match serde_json::from_str::<Command>(&line) {
+            Ok(command) => carry_out(command, &mut services, &reports, own).await,
+            Err(error) => eprintln!("guard: not a command: {error}"),
+        }
+    }
+    // The runner is gone or has finished: nothing of the run may stay.
+    services.clear();
+    tree::end_all(own, ORPHAN_GRACE).await;
+    drop(reports);
+    writer.abort();
+    ExitCode::SUCCESS
+}
+
+async fn carry_out(
+    command: Command,
+    services: &mut HashMap<String, Service>,
+    reports: &mpsc::Sender<Report>,
+    own: u32,
+) {
+    match command {
+        Command::Spawn(spawn) => match start(&spawn) {
+            Ok(mut child) => {
+                let pid = child.id().unwrap_or_default();
+                let input = child.stdin.take();
+                services.insert(spawn.service.clone(), Service { pid, input });
+                let start_ticks = tree::start_ticks(pid).unwrap_or_default();
+                send(reports, Report::Spawned { service: spawn.service.clone(), pid, start_ticks }).await;
+                tokio::spawn(follow(spawn.service, pid, child, reports.clone()));
+            }
+            Err(error) => {
+                let error = format!("{}: {error}", spawn.program.display());
+                send(reports, Report::NotSpawned { service: spawn.service, error }).await;
+            }
+        },
+        Command::Input { service, line } => {
+            if let Some(input) = services.get_mut(&service).and_then(|s| s.input.as_mut()) {
+                let text = format!("{line}\n");
+                // A service that closed its input is reported by its exit, not here.
+                drop(input.write_all(text.as_bytes()).await);
+            }
+        }
+        Command::Signal { service, signal } => {
+            if let Some(service) = services.get(&service) {
+                tree::signal(service.pid, number(signal));
+            }
+        }
+        Command::EndAll { grace_ms } => {
+            for service in services.values_mut() {
+                service.input = None;
+            }
+            let killed = tree::end_all(own, Duration::from_millis(grace_ms)).await;
+            send(reports, Report::Ended { killed }).await;
+        }
+    }
+}
+
+const fn number(signal: ServiceSignal) -> Signal {
+    match signal {
+        ServiceSignal::Interrupt => Signal::INT,
+        ServiceSignal::Terminate => Signal::TERM,
+        ServiceSignal::Kill => Signal::KILL,
+        ServiceSignal::Stop => Signal::STOP,
+        ServiceSignal::Continue => Signal::CONT,
+    }
+}
+
+fn start(spawn: &Spawn) -> std::io::Result<Child> {
+    let log = OpenOptions::new().create(true).append(true).open(&spawn.log)?;
+    let mut command = tokio::process::Command::new(&spawn.program);
+    command.args(&spawn.args).env_clear().envs(&spawn.env);
+    // Programs need to find shared libraries and temporary space as the user's shell does, and nothing else.
+    for name in ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH"] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()
+}
+
+/// Forwards standard output by the line, then reports the exit.
+async fn follow(service: String, pid: u32, mut child: Child, reports: mpsc::Sender<Report>) {
+    if let Some(output) = child.stdout.take() {
+        let mut lines = BufReader::new(output);
+        let mut bytes = Vec::new();
+        loop {
+            bytes.clear();
+            match lines.read_until(b'\n', &mut bytes).await {
+                Ok(n) if n > 0 => {}
+                _ => break,
+            }
+            bytes.truncate(LINE_LEN_MAX);
+            let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+            send(&reports, Report::Output { service: service.clone(), line }).await;
+        }
+    }
+    let status = child.wait().await;
+    let (code, signal) = status.map_or((None, None), |status| (status.code(), status.signal()));
+    send(&reports, Report::Exited { service, pid, code, signal }).await;
+}
+
+async fn send(reports: &mpsc::Sender<Report>, report: Report) {
+    // The writer only ends with the guard itself.
+    drop(reports.send(report).await);
+}
+
+async fn write_reports(mut outbox: mpsc::Receiver<Report>) {
+    let mut out = tokio::io::stdout();
+    while let Some(report) = outbox.recv().await {
+        let Ok(mut line) = serde_json::to_string(&report) else { continue };
+        line.push('\n');
+        if out.write_all(line.as_bytes()).await.is_err() || out.flush().await.is_err() {
+            return;
+        }
+    }
+}

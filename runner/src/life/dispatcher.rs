@@ -1,0 +1,260 @@
+//! One task owns the run's state: signals, child exits and service output reach it on one bounded channel, and
+//! `events.jsonl` is that stream.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+
+use evidence::EVIDENCE_VERSION;
+use evidence::event::{Event, EventKind, Phase};
+use evidence::rundir::{EVENTS, LineWriter, RunDir};
+use tokio::sync::mpsc;
+
+use crate::clock::Clock;
+use crate::error::RunnerError;
+use crate::guard::Report;
+use crate::view::View;
+
+/// Messages that may wait for the dispatcher; beyond, their senders wait.
+pub const INBOX_MAX: usize = 8_192;
+/// Output lines kept per service until somebody reads them; the oldest is dropped and counted.
+const OUTPUT_KEPT_MAX: usize = 65_536;
+
+/// What reaches the dispatcher.
+#[derive(Debug)]
+pub enum Message {
+    /// From the guard.
+    Guard(Report),
+    /// SIGINT or SIGTERM to the runner.
+    Signal(&'static str),
+}
+
+/// What is known about one service.
+#[derive(Clone, Debug, Default)]
+pub struct ServiceState {
+    /// Process id of its latest start.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// It runs.
+    pub running: bool,
+    /// Its exit is expected: the runner asked for it.
+    pub exit_planned: bool,
+    /// Why it could not be started.
+    pub not_spawned: Option<String>,
+    /// Exit code or signal of its latest end, in words.
+    pub ended: Option<String>,
+    /// Output lines not read yet.
+    pub output: VecDeque<String>,
+    /// Output lines dropped.
+    pub output_dropped: u64,
+}
+
+/// Owner of the run's state.
+#[derive(Debug)]
+pub struct Dispatcher {
+    clock: Clock,
+    inbox: mpsc::Receiver<Message>,
+    events: LineWriter,
+    seq: u64,
+    /// Services by name.
+    pub services: BTreeMap<String, ServiceState>,
+    /// Signals received so far.
+    pub signals: u32,
+    /// The guard reported that everything is gone.
+    pub all_ended: bool,
+    /// What people see.
+    pub view: View,
+    phase: Option<(Phase, u64)>,
+    /// Duration of each finished phase.
+    pub phases_us: BTreeMap<Phase, u64>,
+}
+
+/// A wait was cut short by a signal to the runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interrupted;
+
+impl Dispatcher {
+    /// A dispatcher that writes to the run directory.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`] when `events.jsonl` can't be opened.
+    pub fn new(
+        clock: Clock,
+        inbox: mpsc::Receiver<Message>,
+        dir: &RunDir,
+        view: View,
+    ) -> Result<Self, RunnerError> {
+        Ok(Self {
+            clock,
+            inbox,
+            events: dir.append(EVENTS)?,
+            seq: 0,
+            services: BTreeMap::new(),
+            signals: 0,
+            all_ended: false,
+            view,
+            phase: None,
+            phases_us: BTreeMap::new(),
+        })
+    }
+
+    /// Microseconds since the run began.
+    #[must_use]
+    pub fn at_us(&self) -> u64 {
+        self.clock.at_us()
+    }
+
+    /// Writes an event.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`]: a run whose events can't be kept can't go on.
+    pub fn log(&mut self, event: EventKind) -> Result<(), RunnerError> {
+        self.seq += 1;
+        let at_us = self.clock.at_us();
+        self.view.event(&event);
+        let event =
+            Event { v: EVIDENCE_VERSION, seq: self.seq, at_us, unix_us: self.clock.unix_at(at_us), event };
+        self.events.write(&event)?;
+        Ok(())
+    }
+
+    /// Ends the current phase and begins another.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::log`].
+    pub fn phase(&mut self, phase: Phase) -> Result<(), RunnerError> {
+        self.end_phase()?;
+        self.phase = Some((phase, self.clock.at_us()));
+        self.log(EventKind::PhaseStarted { phase })
+    }
+
+    /// Ends the current phase.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::log`].
+    pub fn end_phase(&mut self) -> Result<(), RunnerError> {
+        if let Some((phase, since)) = self.phase.take() {
+            let took_us = self.clock.at_us().saturating_sub(since);
+            *self.phases_us.entry(phase).or_default() += took_us;
+            self.log(EventKind::PhaseEnded { phase, took_us })?;
+        }
+        Ok(())
+    }
+
+    /// Takes one message in.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::log`].
+    pub fn take(&mut self, message: Message) -> Result<(), RunnerError> {
+        match message {
+            Message::Signal(name) => {
+                self.signals += 1;
+                self.log(EventKind::Signal { signal: name.to_owned() })
+            }
+            Message::Guard(report) => self.take_report(report),
+        }
+    }
+
+    fn take_report(&mut self, report: Report) -> Result<(), RunnerError> {
+        match report {
+            Report::Standing { .. } => Ok(()),
+            Report::Ended { .. } => {
+                self.all_ended = true;
+                Ok(())
+            }
+            Report::Spawned { service, pid, start_ticks } => {
+                let state = self.services.entry(service).or_default();
+                state.pid = pid;
+                state.start_ticks = start_ticks;
+                state.running = true;
+                state.exit_planned = false;
+                state.ended = None;
+                Ok(())
+            }
+            Report::NotSpawned { service, error } => {
+                self.services.entry(service).or_default().not_spawned = Some(error);
+                Ok(())
+            }
+            Report::Output { service, line } => {
+                let state = self.services.entry(service).or_default();
+                if state.output.len() >= OUTPUT_KEPT_MAX {
+                    state.output.pop_front();
+                    state.output_dropped += 1;
+                }
+                state.output.push_back(line);
+                Ok(())
+            }
+            Report::Exited { service, pid, code, signal } => {
+                let state = self.services.entry(service.clone()).or_default();
+                if state.pid == pid {
+                    state.running = false;
+                    state.ended = Some(ended_in_words(code, signal));
+                }
+                let planned = state.exit_planned;
+                self.log(EventKind::ProcessExited { service, pid, code, signal, planned })
+            }
+        }
+    }
+
+    /// Waits for the next message.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::log`]; an internal error when the channel is closed.
+    pub async fn next(&mut self) -> Result<(), RunnerError> {
+        let Some(message) = self.inbox.recv().await else {
+            return Err(RunnerError::Internal("the dispatcher's channel was closed".to_owned()));
+        };
+        self.take(message)
+    }
+
+    /// Carries a future out while messages keep being taken in. A signal cuts it short.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::log`].
+    pub async fn during<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Result<T, Interrupted>, RunnerError> {
+        let signals = self.signals;
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                message = self.inbox.recv() => match message {
+                    Some(message) => self.take(message)?,
+                    None => return Err(RunnerError::Internal("the dispatcher's channel was closed".to_owned())),
+                },
+                result = &mut work => return Ok(Ok(result)),
+            }
+            if self.signals > signals {
+                return Ok(Err(Interrupted));
+            }
+        }
+    }
+
+    /// Carries a future out to its end, signals or not: for short bounded work that must not be cut.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::log`].
+    pub async fn through<T>(&mut self, work: impl Future<Output = T>) -> Result<T, RunnerError> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                message = self.inbox.recv() => match message {
+                    Some(message) => self.take(message)?,
+                    None => return Err(RunnerError::Internal("the dispatcher's channel was closed".to_owned())),
+                },
+                result = &mut work => return Ok(result),
+            }
+        }
+    }
+}
+
+fn ended_in_words(code: Option<i32>, signal: Option<i32>) -> String {
+    match (code, signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown end".to_owned(),
+    }
+}

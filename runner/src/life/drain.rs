@@ -1,0 +1,201 @@
+//! The bounded drain (design section 3): (a) passive wait on the named signals, (b) snapshot, (c) sync until stable,
+//! snapshot, (d) finalize, snapshot.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evidence::EVIDENCE_VERSION;
+use evidence::drain::{DrainPart, DrainSample, SIGNALS};
+use evidence::event::EventKind;
+use evidence::rundir::{DRAIN, LineWriter, RunDir};
+use scenario::control::{DapiStats, OpenaiStats};
+
+use super::dispatcher::Dispatcher;
+use crate::collect::metrics::{series, sum};
+use crate::error::RunnerError;
+use crate::stack::Running;
+
+/// Rounds of sync over all escrows; more than this many never helped on a real build (contract gateway 6.6).
+const SYNC_ROUNDS_MAX: u32 = 8;
+/// Time limit of one sync or finalize call.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// Part of a service's answer that is kept in an event.
+const DETAIL_LEN_MAX: usize = 300;
+
+/// How the passive wait is bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainLimits {
+    /// Deadline after the start of the wait.
+    pub timeout: Duration,
+    /// Samples in a row that must be zero and unchanged.
+    pub stable_samples: u32,
+    /// Time between samples.
+    pub interval: Duration,
+}
+
+/// Writes `drain.jsonl`.
+#[derive(Debug)]
+pub struct Drainer<'a> {
+    running: &'a Running,
+    limits: DrainLimits,
+    out: LineWriter,
+}
+
+impl<'a> Drainer<'a> {
+    /// Opens `drain.jsonl`.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`].
+    pub fn new(running: &'a Running, limits: DrainLimits, dir: &RunDir) -> Result<Self, RunnerError> {
+        Ok(Self { running, limits, out: dir.append(DRAIN)? })
+    }
+
+    /// (a): waits until every signal is zero and unchanged for K samples, or the deadline. True when interrupted.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`].
+    pub async fn passive(&mut self, dispatcher: &mut Dispatcher) -> Result<bool, RunnerError> {
+        let timeout_us = u64::try_from(self.limits.timeout.as_micros()).unwrap_or(u64::MAX);
+        let deadline_us = dispatcher.at_us().saturating_add(timeout_us);
+        let mut stable = 0;
+        loop {
+            let signals = dispatcher.through(read_signals(self.running)).await?;
+            let zero = signals.values().all(|value| *value == Some(0.0));
+            stable = if zero { stable + 1 } else { 0 };
+            let at_us = dispatcher.at_us();
+            let ended = if stable >= self.limits.stable_samples {
+                Some("stable")
+            } else if at_us >= deadline_us {
+                Some("deadline")
+            } else {
+                None
+            };
+            self.sample(at_us, DrainPart::Passive, signals, stable, ended, deadline_us)?;
+            if ended.is_some() {
+                return Ok(false);
+            }
+            if dispatcher.during(tokio::time::sleep(self.limits.interval)).await?.is_err() {
+                let at_us = dispatcher.at_us();
+                self.sample(at_us, DrainPart::Passive, BTreeMap::new(), 0, Some("interrupted"), deadline_us)?;
+                return Ok(true);
+            }
+        }
+    }
+
+    fn sample(
+        &mut self,
+        at_us: u64,
+        part: DrainPart,
+        signals: BTreeMap<String, Option<f64>>,
+        stable: u32,
+        ended: Option<&str>,
+        deadline_us: u64,
+    ) -> Result<(), RunnerError> {
+        let ended = ended.map(str::to_owned);
+        let deadline_us = Some(deadline_us);
+        let v = EVIDENCE_VERSION;
+        self.out.write(&DrainSample { v, at_us, part, signals, stable, ended, deadline_us })?;
+        Ok(())
+    }
+
+    /// (c): `sync-hosts` on each escrow until nothing is pending and nonces stand still, bounded.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`].
+    pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
+        for escrow in &self.running.surfaces.escrows {
+            let base = format!("{}/devshard/{escrow}/v1", self.running.surfaces.gateway);
+            let mut nonce_before = None;
+            for _ in 0..SYNC_ROUNDS_MAX {
+                let url = format!("{base}/debug/sync-hosts");
+                let answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+                log_step(dispatcher, "sync", escrow, &answer)?;
+                let url = format!("{base}/debug/pending");
+                let pending = dispatcher.through(self.running.surfaces.json(&url, true)).await?;
+                let (waiting, nonce) = pending.as_ref().map_or((true, None), |value| {
+                    (
+                        value["pending"].as_array().is_some_and(|list| !list.is_empty()),
+                        value["nonce"].as_u64(),
+                    )
+                });
+                if answer.is_err() || (!waiting && nonce == nonce_before) {
+                    break;
+                }
+                nonce_before = nonce;
+            }
+        }
+        Ok(())
+    }
+
+    /// (d): finalize on each escrow, once, last: it ends the escrow.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`].
+    pub async fn finalize(&mut self, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
+        for escrow in &self.running.surfaces.escrows {
+            let url = format!("{}/devshard/{escrow}/v1/finalize", self.running.surfaces.gateway);
+            let answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+            log_step(dispatcher, "finalize", escrow, &answer)?;
+        }
+        Ok(())
+    }
+}
+
+fn log_step(
+    dispatcher: &mut Dispatcher,
+    what: &str,
+    escrow: &str,
+    answer: &Result<(u16, String), String>,
+) -> Result<(), RunnerError> {
+    let (status, detail) = match answer {
+        Ok((status, _)) if *status < 300 => (Some(*status), None),
+        Ok((status, text)) => (Some(*status), Some(text.chars().take(DETAIL_LEN_MAX).collect())),
+        Err(why) => (None, Some(why.chars().take(DETAIL_LEN_MAX).collect())),
+    };
+    dispatcher.log(EventKind::DrainStep { what: what.to_owned(), escrow: escrow.to_owned(), status, detail })
+}
+
+/// Reads every signal of [`SIGNALS`]; what can't be read is `None`, which is never zero.
+pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
+    let surfaces = &running.surfaces;
+    let gateway =
+        surfaces.text(&format!("{}/metrics", surfaces.gateway)).await.ok().map(|text| series(&text));
+    let mut hosts = Some(Vec::new());
+    for host in &surfaces.hosts {
+        let text = surfaces.text(&format!("{}/metrics", host.base)).await.ok();
+        hosts = hosts.zip(text).map(|(mut all, text)| {
+            all.push(series(&text));
+            all
+        });
+    }
+    let nodes: Option<OpenaiStats> = running.mocks.openai.stats().await.ok();
+    let dapi: Option<DapiStats> = running.mocks.dapi.stats().await.ok();
+    let host_sum = |metric: &str, labels: &[&str]| {
+        hosts.as_ref().map(|all| all.iter().map(|one| sum(one, metric, labels)).sum::<f64>())
+    };
+    let gateway_sum = |metric: &str| gateway.as_ref().map(|one| sum(one, metric, &[]));
+    let node_sum = |pick: fn(&scenario::control::NodeCounters) -> u64| {
+        nodes.as_ref().map(|stats| {
+            stats.nodes.iter().map(|node| pick(&node.execution) + pick(&node.validation)).sum::<u64>() as f64
+        })
+    };
+    let started = gateway_sum("devshard_gateway_attempts_started_total");
+    let terminal = gateway_sum("devshard_gateway_attempts_terminal_total");
+    SIGNALS
+        .iter()
+        .map(|signal| {
+            let value = match signal.name {
+                "gateway_active_requests" => gateway_sum("devshard_runtime_active_requests"),
+                "gateway_inflight_requests" => gateway_sum("devshard_gateway_inflight_requests"),
+                "gateway_attempts_open" => started.zip(terminal).map(|(s, t)| s - t),
+                "host_inflight_requests" => host_sum("devshard_inflight", &["stage=\"request\""]),
+                "host_validation_queue" => host_sum("devshard_validation_queue_depth", &[]),
+                "node_active_calls" => node_sum(|counters| counters.active),
+                "node_queued_calls" => node_sum(|counters| counters.queued),
+                "dapi_active_locks" => dapi.as_ref().map(|stats| stats.active as f64),
+                _ => None,
+            };
+            (signal.name.to_owned(), value)
+        })
+        .collect()
+}

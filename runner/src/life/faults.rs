@@ -1,0 +1,303 @@
+//! Gateway settings, canary chats, and applying and reading back faults (design section 3, steps 1 and 2).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use evidence::event::EventKind;
+use evidence::rundir::{FAULTS_APPLIED, RunDir};
+use scenario::control::{ChainConfig, MockConfig};
+use scenario::model::Resolved;
+use serde_json::{Map, Value, json};
+
+use super::dispatcher::Dispatcher;
+use crate::collect::Surfaces;
+use crate::control::Control;
+use crate::error::RunnerError;
+use crate::stack::Running;
+
+/// Time limit of a canary chat.
+const CANARY_LIMIT: Duration = Duration::from_secs(20);
+/// Canary chats tried before the stack counts as not ready.
+const CANARY_TRIES: u32 = 20;
+
+/// The settings that a run needs whatever the scenario says: the model open to clients without a key, limits far
+/// above the load (contract gateway 4.3: the weight cap replaces them), fast retries.
+fn base_settings(model: &str) -> Map<String, Value> {
+    let value = json!({
+        "default_model": model,
+        "max_concurrent_requests": 100_000,
+        "max_concurrent_requests_per_10000_weight": 100_000,
+        "model_limits": [{"model_id": model, "max_concurrent_requests": 100_000,
+            "max_input_tokens_in_flight": 0, "access_mode": "open"}],
+        "redundancy": {"speed_policy": "legacy"},
+    });
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Sends the settings, reads them back and compares every field that was sent (unknown ones are dropped silently by
+/// the gateway, contract gateway 9).
+///
+/// # Errors
+/// [`RunnerError::Environment`] naming the field that did not stick.
+pub async fn gateway_settings(
+    running: &Running,
+    resolved: &Resolved,
+    dispatcher: &mut Dispatcher,
+) -> Result<(), RunnerError> {
+    let mut wanted = base_settings(&running.model);
+    merge(&mut wanted, &resolved.scenario.devshard.settings);
+    let url = format!("{}/v1/admin/settings", running.surfaces.gateway);
+    let post = running
+        .surfaces
+        .client
+        .post(&url)
+        .bearer_auth(&running.surfaces.admin_key)
+        .json(&Value::Object(wanted.clone()))
+        .send();
+    let answer = dispatcher.through(post).await?;
+    let answer = answer.map_err(|error| RunnerError::environment(format!("gateway settings: {error}")))?;
+    if !answer.status().is_success() {
+        return Err(RunnerError::environment(format!("gateway settings: {}", answer.status())));
+    }
+    let read = dispatcher.through(running.surfaces.json(&url, true)).await?;
+    let read =
+        read.map_err(|error| RunnerError::environment(format!("reading gateway settings: {error}")))?;
+    match first_difference("", &Value::Object(wanted), &read) {
+        None => Ok(()),
+        Some(field) => Err(RunnerError::environment(format!("the gateway did not take the setting {field}"))),
+    }
+}
+
+/// Adds `extra` to `base`, group by group.
+fn merge(base: &mut Map<String, Value>, extra: &Map<String, Value>) {
+    for (key, value) in extra {
+        match (base.get_mut(key), value) {
+            (Some(Value::Object(old)), Value::Object(new)) => merge(old, new),
+            _ => drop(base.insert(key.clone(), value.clone())),
+        }
+    }
+}
+
+/// Path of the first wanted field that was read back differently.
+fn first_difference(path: &str, wanted: &Value, read: &Value) -> Option<String> {
+    match (wanted, read) {
+        (Value::Object(wanted), Value::Object(read)) => {
+            wanted.iter().find_map(|(key, value)| match read.get(key) {
+                Some(read) => first_difference(&format!("{path}/{key}"), value, read),
+                None => Some(format!("{path}/{key}")),
+            })
+        }
+        (Value::Array(wanted), Value::Array(read)) if wanted.len() == read.len() => {
+            wanted.iter().zip(read).find_map(|(value, read)| first_difference(path, value, read))
+        }
+        (wanted, read) if wanted == read => None,
+        _ => Some(path.to_owned()),
+    }
+}
+
+/// Refusal and execution timeouts that status shows, seconds; the largest of all escrows.
+///
+/// # Errors
+/// [`RunnerError::Environment`] when status can't be read: no deadline could be set.
+pub async fn protocol_waits(running: &Running) -> Result<(u64, u64), RunnerError> {
+    let mut waits = (0, 0);
+    for escrow in &running.surfaces.escrows {
+        let url = format!("{}/devshard/{escrow}/v1/status", running.surfaces.gateway);
+        let status = running.surfaces.json(&url, false).await;
+        let status = status
+            .map_err(|error| RunnerError::environment(format!("status of escrow {escrow}: {error}")))?;
+        let wait = |name: &str| status["config"][name].as_u64().unwrap_or_default();
+        waits.0 = waits.0.max(wait("refusal_timeout"));
+        waits.1 = waits.1.max(wait("execution_timeout"));
+    }
+    Ok(waits)
+}
+
+/// One chat outside the plan through each escrow: ready means that a chat works, not that a port answers.
+///
+/// # Errors
+/// [`RunnerError::Environment`] when none of the tries of an escrow is answered well.
+pub async fn canaries(running: &Running, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
+    for escrow in &running.surfaces.escrows {
+        let mut last = String::new();
+        let mut done = false;
+        for attempt in 0..CANARY_TRIES {
+            let began_us = dispatcher.at_us();
+            let answer = dispatcher.through(canary(&running.surfaces, escrow, &running.model)).await?;
+            let took_us = dispatcher.at_us().saturating_sub(began_us);
+            let status = answer.as_ref().ok().copied();
+            dispatcher.log(EventKind::Canary { status, escrow: Some(escrow.clone()), took_us })?;
+            match answer {
+                Ok(200) => {
+                    done = true;
+                    break;
+                }
+                Ok(status) => last = format!("status {status}"),
+                Err(error) => last = error,
+            }
+            let pause = Duration::from_millis(50 * u64::from(attempt + 1));
+            if dispatcher.during(tokio::time::sleep(pause)).await?.is_err() {
+                return Err(RunnerError::environment("stopped while the stack was starting"));
+            }
+        }
+        if !done {
+            let text = format!("the canary chat through escrow {escrow} was not answered: {last}");
+            return Err(RunnerError::environment(text));
+        }
+    }
+    Ok(())
+}
+
+async fn canary(surfaces: &Surfaces, escrow: &str, model: &str) -> Result<u16, String> {
+    let body = json!({"model": model, "max_tokens": 1, "stream": false,
+        "messages": [{"role": "user", "content": format!("[canary:{escrow}] are you there?")}]});
+    let url = format!("{}/devshard/{escrow}/v1/chat/completions", surfaces.gateway);
+    let answer = surfaces.client.post(url).timeout(CANARY_LIMIT).json(&body).send().await;
+    let answer = answer.map_err(|error| error.to_string())?;
+    let status = answer.status().as_u16();
+    crate::control::bounded_body(answer, 1 << 20).await?;
+    Ok(status)
+}
+
+/// The three configurations with or without rules.
+#[derive(Clone, Debug)]
+pub struct FaultConfigs {
+    resolved: Resolved,
+    node_urls: BTreeMap<String, String>,
+}
+
+/// Which rules are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RulesOn {
+    /// All of the scenario.
+    All,
+    /// Only rules for validation replays: the passive drain and sync still validate.
+    ValidationOnly,
+    /// None.
+    None,
+}
+
+impl RulesOn {
+    const fn purpose(self) -> &'static str {
+        match self {
+            Self::All => "faults",
+            Self::ValidationOnly => "drain-execution-off",
+            Self::None => "drain-validation-off",
+        }
+    }
+}
+
+impl FaultConfigs {
+    /// For this scenario on this stack.
+    #[must_use]
+    pub fn new(resolved: &Resolved, running: &Running) -> Self {
+        Self { resolved: resolved.clone(), node_urls: running.node_urls.clone() }
+    }
+
+    fn build(&self, on: RulesOn, chain: &ChainConfig) -> [(&'static str, MockConfig); 3] {
+        let all = on == RulesOn::All;
+        let mut openai = scenario::configs::openai_config(&self.resolved, on != RulesOn::None);
+        if on == RulesOn::ValidationOnly {
+            openai.rules.retain(|rule| rule.on == scenario::fault::CallKind::Validation);
+        }
+        let dapi = scenario::configs::dapi_config(&self.resolved, &self.node_urls, all);
+        let mut chain = chain.clone();
+        chain.rules = if all { scenario::configs::chain_rules(&self.resolved) } else { Vec::new() };
+        [
+            ("mock-openai", MockConfig::Openai(openai)),
+            ("mock-dapi", MockConfig::Dapi(dapi)),
+            ("mock-chain", MockConfig::Chain(chain)),
+        ]
+    }
+
+    /// Writes the intention, applies, reads back and compares hashes; the last applied set is kept in
+    /// `faults/applied.json` under its purpose.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] when a mock refuses or reads back something else.
+    pub async fn apply(
+        &self,
+        on: RulesOn,
+        running: &Running,
+        dispatcher: &mut Dispatcher,
+        dir: &RunDir,
+    ) -> Result<(), RunnerError> {
+        let purpose = on.purpose();
+        let chain = dispatcher.through(running.mocks.chain.config()).await?;
+        let Ok(MockConfig::Chain(chain)) = chain else {
+            return Err(RunnerError::environment("mock-chain does not show its configuration"));
+        };
+        let mut applied = Map::new();
+        for (mock, config) in self.build(on, &chain) {
+            let control = match mock {
+                "mock-openai" => &running.mocks.openai,
+                "mock-dapi" => &running.mocks.dapi,
+                _ => &running.mocks.chain,
+            };
+            let entry = apply_one(mock, control, &config, purpose, dispatcher).await?;
+            applied.insert(mock.to_owned(), entry);
+        }
+        if on == RulesOn::All {
+            dir.write_json(FAULTS_APPLIED, &Value::Object(applied))?;
+        }
+        Ok(())
+    }
+}
+
+async fn apply_one(
+    mock: &str,
+    control: &Control,
+    config: &MockConfig,
+    purpose: &str,
+    dispatcher: &mut Dispatcher,
+) -> Result<Value, RunnerError> {
+    let hash = config.hash();
+    let (mock_name, purpose) = (mock.to_owned(), purpose.to_owned());
+    dispatcher.log(EventKind::ConfigIntended {
+        mock: mock_name.clone(),
+        hash: hash.clone(),
+        purpose: purpose.clone(),
+    })?;
+    let answered = dispatcher.through(crate::stack::embedded::put(control, config, mock)).await??;
+    let read = dispatcher.through(control.config()).await?;
+    let read = read.map_err(|error| RunnerError::environment(format!("{mock}: reading back: {error}")))?;
+    let read_back = read.hash();
+    dispatcher.log(EventKind::ConfigApplied {
+        mock: mock_name,
+        answered: answered.clone(),
+        read_back: read_back.clone(),
+        purpose,
+    })?;
+    if read_back != hash {
+        return Err(RunnerError::environment(format!("{mock} holds another configuration than was sent")));
+    }
+    Ok(json!({"hash": hash, "answered": answered, "read_back": read_back, "config": config}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_that_did_not_stick_is_named() {
+        let wanted = json!({"a": 1, "g": {"b": "x", "c": [1, {"d": 2}]}});
+        assert_eq!(
+            first_difference("", &wanted, &json!({"a": 1, "z": 0, "g": {"b": "x", "c": [1, {"d": 2}]}})),
+            None
+        );
+        let read = json!({"a": 1, "g": {"b": "y", "c": [1, {"d": 2}]}});
+        assert_eq!(first_difference("", &wanted, &read), Some("/g/b".to_owned()));
+        assert_eq!(first_difference("", &wanted, &json!({"a": 1})), Some("/g".to_owned()));
+    }
+
+    #[test]
+    fn settings_are_merged_by_group() {
+        let mut base = base_settings("m");
+        let extra = json!({"redundancy": {"receipt_timeout_ms": 700}});
+        merge(&mut base, extra.as_object().unwrap());
+        assert_eq!(base["redundancy"], json!({"speed_policy": "legacy", "receipt_timeout_ms": 700}));
+    }
+}

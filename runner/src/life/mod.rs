@@ -1,0 +1,8 @@
+//! The life cycle of one run (design section 3), step by step, by one dispatcher.
+
+pub mod dispatcher;
+pub mod drain;
+pub mod faults;
+pub mod load;
+pub mod prepare;
+pub mod run;

@@ -1,0 +1,217 @@
+//! Step 0: parse strictly, resolve, expand the plan, name the run, look at the machine. Starts nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use evidence::EVIDENCE_VERSION;
+use evidence::run::{LimitInForce, ReproOf, RunInfo, Stack};
+use evidence::rundir::{PLAN, RUN, RunDir};
+use scenario::build::BUILD_ID;
+use scenario::digest::blake3_hex;
+use scenario::identity::SALT_LEN;
+use scenario::model::{Resolved, ServiceAction, Storage};
+
+use crate::clock::{random_bytes, unix_us};
+use crate::error::RunnerError;
+use crate::input;
+use crate::stack::embedded::{Choice, PROGRAMS};
+use crate::stack::programs::Programs;
+
+/// Room that a run needs on the disk of its results before it starts, bytes.
+const DISK_FREE_MIN: u64 = 16 * 1024 * 1024;
+/// Letters of run ids and salts: no vowels, so that no words come out, and nothing that needs quoting.
+const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz0123456789";
+
+/// What the command line chose.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Scenario file.
+    pub scenario: PathBuf,
+    /// Folder with profiles.
+    pub profiles: PathBuf,
+    /// Folder for results.
+    pub results: PathBuf,
+    /// Folder with programs.
+    pub bin_dir: Option<PathBuf>,
+    /// Values that override the file.
+    pub overrides: input::Overrides,
+    /// Personality and defect.
+    pub choice: Choice,
+    /// Named rules switched off.
+    pub rules_off: Vec<String>,
+}
+
+/// A run that is ready to start.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Contents of `run.yaml`.
+    pub info: RunInfo,
+    /// Folder for results.
+    pub results: PathBuf,
+    /// Programs.
+    pub programs: Programs,
+    /// Personality and defect.
+    pub choice: Choice,
+    /// Only this plan index is sent (`repro --alone`).
+    pub only: Option<u64>,
+}
+
+impl Prepared {
+    /// Reads the scenario and prepares a run of it.
+    ///
+    /// # Errors
+    /// [`RunnerError::Usage`] for a bad file, [`RunnerError::CannotDo`] for what can't be done here,
+    /// [`RunnerError::Environment`] for missing programs or a full disk.
+    pub fn from_file(options: &Options) -> Result<Self, RunnerError> {
+        let loaded = input::load(&options.scenario, &options.profiles, &options.overrides)?;
+        let file = options.scenario.display().to_string();
+        let limits = loaded.limits.clone();
+        Self::of(loaded.resolved, (file, blake3_hex(loaded.text.as_bytes())), limits, options, None)
+    }
+
+    /// Prepares a run of a scenario that is already resolved (`repro`).
+    ///
+    /// # Errors
+    /// As [`Prepared::from_file`].
+    pub fn of(
+        resolved: Resolved,
+        (scenario_file, scenario_file_blake3): (String, String),
+        limits: Vec<LimitInForce>,
+        options: &Options,
+        repro_of: Option<ReproOf>,
+    ) -> Result<Self, RunnerError> {
+        can_do(&resolved)?;
+        let programs = Programs::find(options.bin_dir.as_deref(), &PROGRAMS)?;
+        disk(&options.results)?;
+        let name = resolved.scenario.name.clone();
+        let info = RunInfo {
+            v: EVIDENCE_VERSION,
+            run_id: run_id(&name)?,
+            build: BUILD_ID.to_owned(),
+            started_unix_us: 0,
+            scenario_file,
+            scenario_file_blake3,
+            plan_hash: scenario::hash::plan_hash(&resolved),
+            scenario_hash: scenario::hash::scenario_hash(&resolved),
+            salt: letters(SALT_LEN)?,
+            stack: Stack {
+                provider: "embedded".to_owned(),
+                devshard: "reference".to_owned(),
+                personality: Some(options.choice.personality.clone()),
+                defect: options.choice.defect.clone(),
+                storage: "sqlite".to_owned(),
+                isolation: "child processes of one guard process, loopback ports chosen by the kernel"
+                    .to_owned(),
+            },
+            programs: programs.identities(),
+            limits,
+            rules_off: options.rules_off.clone(),
+            repro_of,
+            machine: machine(),
+            resolved,
+        };
+        Ok(Self {
+            info,
+            results: options.results.clone(),
+            programs,
+            choice: options.choice.clone(),
+            only: None,
+        })
+    }
+
+    /// Writes `run.yaml` and `plan.jsonl`.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`].
+    pub fn write(&self, dir: &RunDir) -> Result<(), RunnerError> {
+        let text = serde_yaml::to_string(&self.info).map_err(|e| RunnerError::Internal(e.to_string()))?;
+        dir.write_text(RUN, &text)?;
+        let mut plan = dir.append(PLAN)?;
+        for line in scenario::plan::lines(&self.info.resolved) {
+            if self.only.is_some_and(|only| only != line.index) {
+                continue;
+            }
+            plan.write_buffered(&line)?;
+        }
+        plan.flush()?;
+        Ok(())
+    }
+}
+
+/// What the file shows can't be done on this stack is refused before the start (design section 7, unknown).
+fn can_do(resolved: &Resolved) -> Result<(), RunnerError> {
+    let devshard = &resolved.scenario.devshard;
+    if devshard.storage == Storage::Postgres || devshard.replicas > 1 {
+        return Err(RunnerError::CannotDo(
+            "this scenario needs Postgres (leases or replicas), which the embedded stack of this build does not start; \
+             nothing was started"
+                .to_owned(),
+        ));
+    }
+    if resolved.scenario.workload.search.is_some() {
+        return Err(RunnerError::CannotDo(
+            "this scenario searches for the highest stable level, which this build does not do; give `steps` instead"
+                .to_owned(),
+        ));
+    }
+    let restarts =
+        |action: &ServiceAction| matches!(action, ServiceAction::Start(_) | ServiceAction::Restart(_));
+    if resolved.scenario.actions.iter().any(|action| restarts(&action.action)) {
+        return Err(RunnerError::CannotDo(
+            "this scenario starts a service again, which the embedded stack of this build does not do"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// A disk that is full already would end the run in the middle: say so before anything starts.
+fn disk(results: &Path) -> Result<(), RunnerError> {
+    std::fs::create_dir_all(results).map_err(|error| {
+        RunnerError::environment(format!("creating {}: {error}; give another --results", results.display()))
+    })?;
+    let Ok(about) = rustix::fs::statvfs(results) else { return Ok(()) };
+    let free = about.f_bavail.saturating_mul(about.f_frsize);
+    if free < DISK_FREE_MIN {
+        return Err(RunnerError::environment(format!(
+            "{} has {free} bytes left, a run needs {DISK_FREE_MIN}; free some or give another --results",
+            results.display()
+        )));
+    }
+    Ok(())
+}
+
+/// `<UTC time>-<scenario>-<six characters>`.
+fn run_id(scenario: &str) -> Result<String, RunnerError> {
+    let seconds = i64::try_from(unix_us() / 1_000_000).unwrap_or_default();
+    let now = time::OffsetDateTime::from_unix_timestamp(seconds)
+        .map_err(|error| RunnerError::Internal(error.to_string()))?;
+    let (date, clock) = (now.date(), now.time());
+    Ok(format!(
+        "{:04}{:02}{:02}T{:02}{:02}{:02}Z-{scenario}-{}",
+        date.year(),
+        u8::from(date.month()),
+        date.day(),
+        clock.hour(),
+        clock.minute(),
+        clock.second(),
+        letters(6)?
+    ))
+}
+
+fn letters(count: usize) -> Result<String, RunnerError> {
+    let bytes: [u8; 32] =
+        random_bytes().map_err(|error| RunnerError::environment(format!("reading random bytes: {error}")))?;
+    Ok(bytes.iter().take(count).map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()])).collect())
+}
+
+fn machine() -> BTreeMap<String, String> {
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let about = rustix::system::uname();
+    let memory = rustix::system::sysinfo();
+    BTreeMap::from([
+        ("cores".to_owned(), cores.to_string()),
+        ("kernel".to_owned(), about.release().to_string_lossy().into_owned()),
+        ("memory_bytes".to_owned(), (memory.totalram * u64::from(memory.mem_unit)).to_string()),
+    ])
+}

@@ -1,0 +1,73 @@
+//! Finding the programs of a run: in `--bin-dir`, then beside the runner's own executable (design section 2).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use evidence::run::ProgramIdentity;
+use scenario::build::BUILD_ID;
+
+use crate::error::RunnerError;
+
+/// Programs by name.
+#[derive(Clone, Debug, Default)]
+pub struct Programs {
+    paths: BTreeMap<String, PathBuf>,
+}
+
+impl Programs {
+    /// Finds every named program.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] naming all that are missing, where they were looked for, and what to do.
+    pub fn find(bin_dir: Option<&Path>, names: &[&str]) -> Result<Self, RunnerError> {
+        let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
+        let places: Vec<PathBuf> = bin_dir.map(Path::to_path_buf).into_iter().chain(own).collect();
+        let mut paths = BTreeMap::new();
+        let mut missing = Vec::new();
+        for name in names {
+            match places.iter().map(|place| place.join(name)).find(|path| path.is_file()) {
+                Some(path) => drop(paths.insert((*name).to_owned(), path)),
+                None => missing.push(*name),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(Self { paths });
+        }
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        Err(RunnerError::environment(format!(
+            "program not found: {} (looked in {}); build the workspace with `make build`, or give --bin-dir",
+            missing.join(", "),
+            places.join(", then ")
+        )))
+    }
+
+    /// Path of a program that was asked for in [`Programs::find`].
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.paths.get(name).cloned().unwrap_or_else(|| PathBuf::from(name))
+    }
+
+    /// Identity of every program for `run.yaml`: our build id and the BLAKE3 of each binary.
+    #[must_use]
+    pub fn identities(&self) -> BTreeMap<String, ProgramIdentity> {
+        self.paths
+            .iter()
+            .map(|(name, path)| {
+                let identity = ProgramIdentity {
+                    build: BUILD_ID.to_owned(),
+                    blake3: hash(path),
+                    // The file name alone: a path would tell about the machine and differ between equal runs.
+                    path: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                };
+                (name.clone(), identity)
+            })
+            .collect()
+    }
+}
+
+fn hash(path: &Path) -> Option<String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut file = std::fs::File::open(path).ok()?;
+    std::io::copy(&mut file, &mut hasher).ok()?;
+    Some(hasher.finalize().to_hex().to_string())
+}
