@@ -27,6 +27,18 @@
 //!
 //! What must never happen here: a clock, randomness (draws come in as values), network or files; a float in
 //! a comparison that decides a verdict; 0 or NaN in place of "none"; foreign input believed before it adds up.
+//!
+//! ```
+//! use stats::{Histogram, Next, Percentile, Purpose, SearchPlan, Steps, next_level};
+//!
+//! let latency: Histogram = [900, 1_000, 1_100].into_iter().collect();
+//! assert_eq!(latency.percentile_us(Percentile::P50), Some(1_000));
+//!
+//! let steps = Steps::Factor { from: 8, to: 256, percent: 200 };
+//! let plan = SearchPlan::new(steps, 50_000_000, 40)?;
+//! assert_eq!(next_level(&plan, &[]), Next::Run { level: 8, purpose: Purpose::Step });
+//! # Ok::<(), stats::SearchError>(())
+//! ```
 
 mod bounded;
 pub mod histogram;
