@@ -7,9 +7,13 @@
 //! outside [`clock`], an answer to the gateway before the steps it rests on are durable.
 
 pub mod clock;
+pub mod host;
+pub mod logline;
+pub mod metrics;
 pub mod personality;
 pub mod ready;
 pub mod request_id;
+pub mod router;
 pub mod signing;
 pub mod state;
 pub mod transport;

@@ -21,3 +21,17 @@ pub fn print_ready(program: &str, address: std::net::SocketAddr) -> io::Result<(
     out.write_all(b"\n")?;
     out.flush()
 }
+
+/// Ends with the first SIGTERM or SIGINT. Never ends when the signals cannot be watched: the process then
+/// still dies of them.
+pub async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}

@@ -1,12 +1,8 @@
-//! Everything that is signed or checked, in one place: 65-byte recoverable secp256k1 signatures over
-//! SHA-256, and addresses (contract mocks 6.1).
+//! Everything that is signed or checked, in one place, over the keys of crate `wire`.
 
-use bech32::{Bech32, Hrp};
-use k256::ecdsa::{RecoveryId, Signature, SigningKey, VerifyingKey};
-use ripemd::Ripemd160;
 use sha2::{Digest, Sha256};
-
-use crate::transport::CLOCK_DRIFT_MAX_S;
+use wire::keys::{PrivateKey, RecoverableSignature};
+use wire::transport::{SignedHeaders, request_sender, sign_request, timestamp_is_near};
 
 /// Why a key or a signature was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +21,7 @@ pub enum SigningError {
 /// A private key with its address. `Debug` shows the address alone.
 #[derive(Clone)]
 pub struct Signer {
-    key: SigningKey,
+    key: PrivateKey,
     address: String,
 }
 
@@ -41,9 +37,8 @@ impl Signer {
     /// # Errors
     /// When the text is no such key.
     pub fn from_hex(text: &str) -> Result<Self, SigningError> {
-        let bytes = hex::decode(text.trim()).map_err(|_| SigningError::Key)?;
-        let key = SigningKey::from_slice(&bytes).map_err(|_| SigningError::Key)?;
-        let address = address_of(key.verifying_key());
+        let key = PrivateKey::from_hex(text.trim()).map_err(|_| SigningError::Key)?;
+        let address = key.address().to_string();
         Ok(Self { key, address })
     }
 
@@ -53,21 +48,70 @@ impl Signer {
         &self.address
     }
 
+    /// The key, for what `wire` signs itself.
+    #[must_use]
+    pub const fn key(&self) -> &PrivateKey {
+        &self.key
+    }
+
     /// Signs `message`: r, s and recovery id, 65 bytes, over its SHA-256.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
-        let (signature, recovery) = self.key.sign_prehash_recoverable(&sha256(message));
+        self.key.sign_recoverable(message).to_bytes().to_vec()
+    }
+
+    /// Another valid signature of the same message: other bytes, same signer. The planted defect
+    /// `double-validation` needs it to publish one entry twice.
+    #[cfg(feature = "planted-defects")]
+    #[must_use]
+    pub fn sign_variant(&self, message: &[u8]) -> Vec<u8> {
+        use k256::ecdsa::signature::hazmat::RandomizedPrehashSigner;
+        use k256::ecdsa::{RecoveryId, Signature, SigningKey, VerifyingKey};
+        let key = SigningKey::from_bytes(&self.key.expose_bytes().into()).expect("a private key is a scalar");
+        let digest = sha256(message);
+        let signature: Signature =
+            key.sign_prehash_with_rng(&mut FixedBytes, &digest).expect("a 32-byte digest can be signed");
+        let fits = |recovery: &RecoveryId| {
+            VerifyingKey::recover_from_prehash(&digest, &signature, *recovery).ok().as_ref()
+                == Some(key.verifying_key())
+        };
+        let recovery = [false, true].map(|odd| RecoveryId::new(odd, false)).into_iter().find(fits);
         let mut bytes = signature.to_bytes().to_vec();
-        bytes.push(recovery.to_byte());
+        bytes.push(u8::from(recovery.is_some_and(|recovery| recovery.is_y_odd())));
         bytes
     }
 
     /// Signs a POST between gateway and host: hex for the signature header.
     #[must_use]
     pub fn sign_request(&self, escrow_id: &str, body: &[u8], timestamp_s: i64) -> String {
-        hex::encode(self.sign(&request_message(escrow_id, body, timestamp_s)))
+        sign_request(&self.key, escrow_id, body, timestamp_s).signature
     }
 }
+
+/// "Randomness" for [`Signer::sign_variant`]: any fixed bytes give another signature than none do.
+#[cfg(feature = "planted-defects")]
+struct FixedBytes;
+
+#[cfg(feature = "planted-defects")]
+impl k256::elliptic_curve::rand_core::TryRng for FixedBytes {
+    type Error = std::convert::Infallible;
+
+    fn try_next_u32(&mut self) -> Result<u32, Self::Error> {
+        Ok(7)
+    }
+
+    fn try_next_u64(&mut self) -> Result<u64, Self::Error> {
+        Ok(7)
+    }
+
+    fn try_fill_bytes(&mut self, bytes: &mut [u8]) -> Result<(), Self::Error> {
+        bytes.fill(7);
+        Ok(())
+    }
+}
+
+#[cfg(feature = "planted-defects")]
+impl k256::elliptic_curve::rand_core::TryCryptoRng for FixedBytes {}
 
 /// SHA-256 of `bytes`.
 #[must_use]
@@ -80,14 +124,9 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
 /// # Errors
 /// When the signature is malformed.
 pub fn signer_of(message: &[u8], signature: &[u8]) -> Result<String, SigningError> {
-    let (body, recovery) = match signature {
-        [body @ .., recovery] if body.len() == 64 => (body, *recovery),
-        _ => return Err(SigningError::Signature),
-    };
-    let recovery = RecoveryId::from_byte(recovery).ok_or(SigningError::Signature)?;
-    let body = Signature::from_slice(body).map_err(|_| SigningError::Signature)?;
-    VerifyingKey::recover_from_prehash(&sha256(message), &body, recovery)
-        .map(|key| address_of(&key))
+    RecoverableSignature::from_bytes(signature)
+        .and_then(|signature| signature.recover_address(message))
+        .map(|address| address.to_string())
         .map_err(|_| SigningError::Signature)
 }
 
@@ -102,25 +141,13 @@ pub fn sender_of_request(
     timestamp_s: i64,
     now_s: i64,
 ) -> Result<String, SigningError> {
-    if now_s.abs_diff(timestamp_s) > CLOCK_DRIFT_MAX_S.unsigned_abs() {
+    if !timestamp_is_near(timestamp_s, now_s) {
         return Err(SigningError::Drift);
     }
-    let signature = hex::decode(signature_hex).map_err(|_| SigningError::Signature)?;
-    signer_of(&request_message(escrow_id, body, timestamp_s), &signature)
-}
-
-fn request_message(escrow_id: &str, body: &[u8], timestamp_s: i64) -> Vec<u8> {
-    let mut hash = Sha256::new();
-    hash.update(escrow_id.as_bytes());
-    hash.update(body);
-    hash.update(timestamp_s.to_be_bytes());
-    hash.finalize().to_vec()
-}
-
-fn address_of(key: &VerifyingKey) -> String {
-    let compressed = key.to_sec1_point(true);
-    let payload = Ripemd160::digest(Sha256::digest(compressed.as_bytes()));
-    bech32::encode::<Bech32>(Hrp::parse_unchecked("gonka"), &payload).expect("20 bytes fit a bech32 address")
+    let headers = SignedHeaders { signature: signature_hex.to_owned(), timestamp: timestamp_s.to_string() };
+    request_sender(escrow_id, body, &headers)
+        .map(|(address, _)| address.to_string())
+        .map_err(|_| SigningError::Signature)
 }
 
 #[cfg(test)]
@@ -144,6 +171,16 @@ mod tests {
         assert_ne!(signer_of(b"massage", &signature).ok().as_deref(), Some(signer(7).address()));
         assert_eq!(signer_of(b"message", &signature[..64]), Err(SigningError::Signature));
         assert_eq!(Signer::from_hex("zz").unwrap_err(), SigningError::Key);
+    }
+
+    #[cfg(feature = "planted-defects")]
+    #[test]
+    fn a_variant_differs_and_has_the_same_signer() {
+        for number in 1..20 {
+            let (first, second) = (signer(number).sign(b"message"), signer(number).sign_variant(b"message"));
+            assert_ne!(first, second);
+            assert_eq!(signer_of(b"message", &second).as_deref(), Ok(signer(number).address()));
+        }
     }
 
     #[test]

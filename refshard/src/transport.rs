@@ -14,8 +14,6 @@ pub const TIMESTAMP_HEADER: &str = "x-devshard-timestamp";
 pub const ERROR_HEADER: &str = "x-devshard-error";
 /// Header with the id of one request.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
-/// Largest allowed difference between a signed timestamp and the receiver's clock, in seconds.
-pub const CLOCK_DRIFT_MAX_S: i64 = 30;
 
 /// Bytes that stand in JSON as standard base64.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

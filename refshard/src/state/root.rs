@@ -2,7 +2,9 @@
 //! 6.1), except that the live inferences enter as a sum of record digests. That keeps a step's cost
 //! independent of how many inferences are alive; roots of the two systems are never compared.
 
+use prost::Message as _;
 use sha2::{Digest, Sha256};
+use wire::proto::inference::DevshardSettlementHostStats;
 
 use super::types::{HostStats, Inference, Phase, SessionParams, StateRoot};
 
@@ -97,15 +99,22 @@ pub fn state_root(
     rest: &[u8; 32],
     phase: Phase,
 ) -> StateRoot {
-    let mut hosts = Sha256::new();
+    let mut listed = Vec::new();
     for (slot, host) in stats.iter().enumerate() {
-        hosts.update((slot as u64).to_be_bytes());
-        hosts.update(host.missed.to_be_bytes());
-        hosts.update(host.invalid.to_be_bytes());
-        hosts.update(host.cost.to_be_bytes());
+        let entry = DevshardSettlementHostStats {
+            slot_id: u32::try_from(slot).unwrap_or(u32::MAX),
+            missed: host.missed,
+            invalid: host.invalid,
+            cost: host.cost,
+            required_validations: host.required_validations,
+            completed_validations: host.completed_validations,
+        };
+        // Field 1, length-delimited: the chain checks a settlement by the same bytes.
+        listed.push(0x0a);
+        listed.extend(entry.encode_length_delimited_to_vec());
     }
     let mut hash = Sha256::new();
-    hash.update(hosts.finalize());
+    hash.update(Sha256::digest(&listed));
     hash.update(fees.to_be_bytes());
     hash.update(rest);
     hash.update(Sha256::digest(params.protocol_version.as_bytes()));

@@ -5,6 +5,8 @@ use wire::devshard::{
     MsgTimeoutInference, MsgValidation, MsgValidationVote, TimeoutReason, TimeoutVote, Tx,
     proposer_signed_bytes, receipt_signed_bytes, timeout_vote_signed_bytes,
 };
+use wire::proto::inference::{DevshardSettlementHostStats, MsgSettleDevshardEscrow};
+use wire::settlement::settlement_root;
 
 use super::*;
 use crate::personality::Waits;
@@ -241,6 +243,21 @@ fn finalizing_ends_in_settlement_with_everything_sealed() {
     assert_eq!(session.phase(), Phase::Settlement);
     assert_eq!(session.fees(), fees, "only active steps cost a fee");
     assert_eq!((session.live().len(), session.sealed().len()), (0, 1));
+    let stats = session.host_stats().iter().enumerate().map(|(slot, stats)| DevshardSettlementHostStats {
+        slot_id: u32::try_from(slot).unwrap(),
+        missed: stats.missed,
+        invalid: stats.invalid,
+        cost: stats.cost,
+        ..DevshardSettlementHostStats::default()
+    });
+    let settlement = MsgSettleDevshardEscrow {
+        rest_hash: session.rest_hash().to_vec(),
+        host_stats: stats.collect(),
+        fees: session.fees(),
+        state_root_and_protocol_version: "v2".into(),
+        ..MsgSettleDevshardEscrow::default()
+    };
+    assert_eq!(settlement_root(&settlement), session.root(), "the chain can check it");
     let late = apply(&mut session, vec![validation(1, 0, true)]);
     assert_eq!(late.unwrap_err().to_string(), "inference sealed: late validation not accepted");
 }

@@ -117,6 +117,38 @@ impl SessionConfig {
         }
     }
 
+    /// Settings of an escrow over the compiled defaults; a zero in the escrow means "not set".
+    #[must_use]
+    pub fn of_escrow(
+        escrow: &wire::proto::inference::DevshardEscrow,
+        group_size: u32,
+        waits: crate::personality::Waits,
+    ) -> Self {
+        let or = |value: u64, default: u64| if value == 0 { default } else { value };
+        let or32 = |value: u32, default: u32| if value == 0 { default } else { value };
+        let defaults = Self::defaults(group_size, waits);
+        Self {
+            token_price: or(escrow.token_price, defaults.token_price),
+            create_devshard_fee: or(escrow.create_devshard_fee, defaults.create_devshard_fee),
+            fee_per_nonce: or(escrow.fee_per_nonce, defaults.fee_per_nonce),
+            vote_threshold: Self::vote_threshold_for(group_size, escrow.vote_threshold_factor),
+            validation_rate: or32(escrow.validation_rate, defaults.validation_rate),
+            inference_seal_grace_nonces: or32(
+                escrow.inference_seal_grace_nonces,
+                defaults.inference_seal_grace_nonces,
+            ),
+            inference_seal_grace_seconds: or32(
+                escrow.inference_seal_grace_seconds,
+                defaults.inference_seal_grace_seconds,
+            ),
+            auto_seal_every_n_nonces: or32(
+                escrow.auto_seal_every_n_nonces,
+                defaults.auto_seal_every_n_nonces,
+            ),
+            ..defaults
+        }
+    }
+
     /// Vote threshold for a factor in percent; 0 stands for half of the group (contract hosts 3.2).
     #[must_use]
     pub const fn vote_threshold_for(group_size: u32, factor: u32) -> u32 {

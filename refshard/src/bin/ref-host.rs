@@ -1,0 +1,72 @@
+//! `ref-host --config FILE`: one participant's host of the reference Devshard.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use refshard::host::{Defect, Host, HostConfig, HostError, KEY_VARIABLE};
+use refshard::logline::{Level, LogLine};
+use refshard::ready::print_ready;
+use refshard::signing::Signer;
+
+/// One participant's host of the reference Devshard. The private key comes from PROOFLOAD_HOST_KEY.
+#[derive(Debug, Parser)]
+#[command(name = "ref-host", version)]
+struct Arguments {
+    /// Configuration, JSON
+    #[arg(long)]
+    config: PathBuf,
+    /// Planted defect
+    #[cfg(feature = "planted-defects")]
+    #[arg(long, value_enum)]
+    defect: Option<Defect>,
+}
+
+impl Arguments {
+    #[cfg(feature = "planted-defects")]
+    fn defect(&self) -> Defect {
+        self.defect.unwrap_or_default()
+    }
+
+    #[cfg(not(feature = "planted-defects"))]
+    #[expect(clippy::unused_self, reason = "same interface as with the feature")]
+    const fn defect(&self) -> Defect {
+        Defect::None
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("ref-host: cannot start the runtime: {error}");
+            return ExitCode::from(5);
+        }
+    };
+    match runtime.block_on(run(&arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ref-host: {error}");
+            ExitCode::from(5)
+        }
+    }
+}
+
+async fn run(arguments: &Arguments) -> Result<(), HostError> {
+    let config = HostConfig::read(&arguments.config)?;
+    let signer = Signer::from_hex(&std::env::var(KEY_VARIABLE).unwrap_or_default())?;
+    LogLine::new(Level::Info, "devshardd starting")
+        .field("host", &config.host)
+        .field("address", signer.address())
+        .field("personality", config.personality.name())
+        .emit();
+    let host = Host::open(config, signer, arguments.defect())?;
+    let (listener, address) = host.listen().await?;
+    let shown = print_ready("ref-host", address);
+    shown.map_err(HostError::Serve)?;
+    LogLine::new(Level::Info, "listening").field("address", address).emit();
+    host.serve(listener, refshard::ready::stop_signal()).await?;
+    LogLine::new(Level::Info, "devshardd stopped").emit();
+    Ok(())
+}

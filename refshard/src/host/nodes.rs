@@ -1,0 +1,174 @@
+//! Model servers: leases from the allocator, their return, and the passive memory of nodes for times when
+//! the allocator is away (contract mocks 4.3).
+
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use wire::proto::nodemanager::node_manager_client::NodeManagerClient;
+use wire::proto::nodemanager::{
+    AcquireMlNodeRequest, GetRuntimeConfigRequest, ReleaseMlNodeRequest, ReleaseOutcome, RuntimeConfig,
+};
+
+use crate::clock;
+
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+const REMEMBER: Duration = Duration::from_secs(600);
+const REMEMBER_MAX: usize = 256;
+/// How long one question for settings may be held by the allocator, in seconds.
+const POLL_S: i32 = 30;
+
+/// A node to call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Base URL as given, lock included.
+    pub endpoint: String,
+    /// Its name.
+    pub node_id: String,
+    /// The lease to return; none for a remembered node.
+    pub lock_id: Option<String>,
+}
+
+/// An acquire that gave no node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AcquireError {
+    /// The allocator answered no; asking again later makes sense.
+    #[error("allocator refused: {0}")]
+    Refused(String),
+    /// The allocator is away and no node is remembered.
+    #[error("allocator unavailable and no node remembered: {0}")]
+    Unavailable(String),
+}
+
+/// Client of the allocator.
+#[derive(Debug)]
+pub struct Nodes {
+    client: NodeManagerClient<Channel>,
+    remembered: Mutex<Vec<(Node, Instant)>>,
+    turn: AtomicUsize,
+    settings: RwLock<RuntimeConfig>,
+    release_failures: AtomicI32,
+}
+
+impl Nodes {
+    /// A client for `host:port`.
+    ///
+    /// # Errors
+    /// When the text is no address.
+    pub fn new(address: &str) -> Result<Self, tonic::transport::Error> {
+        let channel = Endpoint::from_shared(format!("http://{address}"))?
+            .connect_timeout(ACQUIRE_TIMEOUT)
+            .connect_lazy();
+        // Until the allocator has spoken: requests are on and no limit is set.
+        let settings = RuntimeConfig { devshard_requests_enabled: true, ..RuntimeConfig::default() };
+        Ok(Self {
+            client: NodeManagerClient::new(channel),
+            remembered: Mutex::new(Vec::new()),
+            turn: AtomicUsize::new(0),
+            settings: RwLock::new(settings),
+            release_failures: AtomicI32::new(0),
+        })
+    }
+
+    /// Current settings.
+    #[must_use]
+    pub fn settings(&self) -> RuntimeConfig {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks once for the settings; `wait` lets the allocator hold the question until they change.
+    /// Returns whether it answered.
+    pub async fn refresh_settings(&self, wait: bool) -> bool {
+        let height = self.settings.read().unwrap_or_else(PoisonError::into_inner).params_block_height;
+        let max_wait_seconds = if wait { POLL_S } else { 0 };
+        let request = GetRuntimeConfigRequest { client_params_block_height: height, max_wait_seconds };
+        let limit = Duration::from_secs(u64::from(max_wait_seconds.unsigned_abs())) + Duration::from_secs(5);
+        let mut client = self.client.clone();
+        let Ok(Ok(answer)) = tokio::time::timeout(limit, client.get_runtime_config(request)).await else {
+            return false;
+        };
+        if let Some(config) = answer.into_inner().config {
+            *self.settings.write().unwrap_or_else(PoisonError::into_inner) = config;
+        }
+        true
+    }
+
+    /// Leases a node that is not excluded; while the allocator is away, takes a remembered one in turn.
+    ///
+    /// # Errors
+    /// See [`AcquireError`].
+    pub async fn acquire(&self, model: &str, excluded: &[String]) -> Result<Node, AcquireError> {
+        let request = AcquireMlNodeRequest {
+            model: model.to_owned(),
+            excluded_nodes: excluded.to_vec(),
+            ..AcquireMlNodeRequest::default()
+        };
+        let mut client = self.client.clone();
+        let answer = match tokio::time::timeout(ACQUIRE_TIMEOUT, client.acquire_ml_node(request)).await {
+            Ok(Ok(answer)) => answer.into_inner(),
+            Ok(Err(status)) if !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) => {
+                return Err(AcquireError::Refused(status.message().to_owned()));
+            }
+            Ok(Err(status)) => return self.recall_or(excluded, status.message()),
+            Err(_) => return self.recall_or(excluded, "no answer within 2 s"),
+        };
+        let node = Node { endpoint: answer.endpoint, node_id: answer.node_id, lock_id: Some(answer.lock_id) };
+        self.remember(&node);
+        Ok(node)
+    }
+
+    /// Returns a lease. Failures are counted and otherwise ignored: the call itself has been decided.
+    pub async fn release(&self, node: &Node, success: bool) -> bool {
+        let Some(lock_id) = node.lock_id.clone() else { return true };
+        let outcome = if success { ReleaseOutcome::Success } else { ReleaseOutcome::TransportError };
+        let request = ReleaseMlNodeRequest { lock_id, outcome: outcome.into() };
+        let mut client = self.client.clone();
+        let done = tokio::time::timeout(ACQUIRE_TIMEOUT, client.release_ml_node(request)).await;
+        let released = matches!(done, Ok(Ok(_)));
+        if !released {
+            self.release_failures.fetch_add(1, Ordering::Relaxed);
+        }
+        released
+    }
+
+    /// A remembered node without its lock, for the planted defect `unlocked-call`.
+    #[must_use]
+    pub fn recall_unlocked(&self) -> Option<Node> {
+        let node = self.recall(&[])?;
+        let base = node.endpoint.split("/l/").next().unwrap_or_default().to_owned();
+        Some(Node { endpoint: base, lock_id: None, ..node })
+    }
+
+    fn recall_or(&self, excluded: &[String], reason: &str) -> Result<Node, AcquireError> {
+        self.recall(excluded).ok_or_else(|| AcquireError::Unavailable(reason.to_owned()))
+    }
+
+    fn recall(&self, excluded: &[String]) -> Option<Node> {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::instant();
+        remembered.retain(|(_, at)| now.duration_since(*at) < REMEMBER);
+        let usable: Vec<&Node> = remembered
+            .iter()
+            .map(|(node, _)| node)
+            .filter(|node| !excluded.contains(&node.node_id))
+            .collect();
+        if usable.is_empty() {
+            return None;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % usable.len();
+        Some(Node { lock_id: None, ..usable[turn].clone() })
+    }
+
+    fn remember(&self, node: &Node) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.retain(|(known, _)| known.node_id != node.node_id);
+        if remembered.len() >= REMEMBER_MAX {
+            remembered.remove(0);
+        }
+        remembered.push((node.clone(), clock::instant()));
+        // In the order of names, so that the turn does not depend on who was leased last.
+        remembered.sort_by(|(a, _), (b, _)| a.node_id.cmp(&b.node_id));
+    }
+}
