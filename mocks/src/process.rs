@@ -124,7 +124,8 @@ impl Running {
         let listener = self.bind(name).await?;
         let closing = self.closing.clone();
         self.spawn(async move {
-            let served = axum::serve(listener, routes).with_graceful_shutdown(closing.cancelled_owned()).await;
+            let served =
+                axum::serve(listener, routes).with_graceful_shutdown(closing.cancelled_owned()).await;
             if let Err(error) = served {
                 tracing::error!(%error, "an HTTP listener has ended");
             }

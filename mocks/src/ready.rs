@@ -13,8 +13,7 @@ use crate::process::MockError;
 /// # Errors
 /// [`MockError::Io`] when standard output is closed: nobody would learn the addresses, so the program should end.
 pub fn print_ready(program: &str, ready: &BTreeMap<String, String>) -> Result<(), MockError> {
-    let line =
-        ReadyLine { ready: ready.clone(), program: program.to_owned(), build: BUILD_ID.to_owned() };
+    let line = ReadyLine { ready: ready.clone(), program: program.to_owned(), build: BUILD_ID.to_owned() };
     let io = |source| MockError::Io { what: "printing the ready line".to_owned(), source };
     let text = serde_json::to_string(&line).map_err(|error| io(error.into()))?;
     let mut out = std::io::stdout().lock();

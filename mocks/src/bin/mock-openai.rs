@@ -1,0 +1,41 @@
+//! Program `mock-openai`; see the module `mocks::openai`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use mocks::openai::pool::LOG_MAX;
+use mocks::process::{MockError, read_config, until_told};
+use mocks::ready::print_ready;
+
+/// Command line.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Configuration, JSON.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Address of every listener; ports are chosen by the kernel.
+    #[arg(long, visible_alias = "listen", default_value = "127.0.0.1")]
+    listen_host: IpAddr,
+    /// Threads that serve.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// End when standard input ends.
+    #[arg(long)]
+    exit_with_stdin: bool,
+}
+
+async fn run(args: Args) -> Result<(), MockError> {
+    let running = mocks::openai::start(read_config(&args.config)?, LOG_MAX, args.listen_host).await?;
+    print_ready("mock-openai", running.ready())?;
+    until_told(args.exit_with_stdin).await?;
+    running.stop().await;
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    mocks::program::main_on_threads("mock-openai", args.threads, run(args))
+}
