@@ -75,9 +75,9 @@ pub struct PlanLine {
 /// Purpose of the draw by which a fault rule selects a request.
 pub const FAULT_PURPOSE: &str = "fault";
 /// Rule name and purpose of the draw between SSE and JSON.
-const STREAM_DRAW: (&str, &str) = ("workload", "stream");
+pub const STREAM_DRAW: (&str, &str) = ("workload", "stream");
 /// Rule name and purpose of the draw of cancelled requests.
-const CANCEL_DRAW: (&str, &str) = ("workload", "cancel");
+pub const CANCEL_DRAW: (&str, &str) = ("workload", "cancel");
 
 /// Whether a selection takes a request id. Selections by call ordinal take none.
 #[must_use]
