@@ -1,0 +1,43 @@
+# The few commands that people and CI share. `make demo` needs a Rust toolchain and a C compiler, nothing else.
+CARGO   ?= cargo
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+COMMIT  := $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+# One build identity for all programs of a build: the runner refuses to mix builds.
+export PROOFLOAD_BUILD ?= $(VERSION)+$(COMMIT)
+
+BIN     := target/demo
+PROGRAMS := runner loadgen mock-openai mock-dapi mock-chain ref-gateway ref-host ref-router
+
+.PHONY: build demo test check bench prove clean
+build:
+	$(CARGO) build --locked --profile demo -p runner -p loadgen -p mocks -p refshard --bins
+
+## Build, run the main job, say where the results are.
+demo: build
+	$(BIN)/runner run scenarios/ml-5xx.yaml
+
+## What CI runs after `make check`.
+test:
+	$(CARGO) build --locked --workspace --bins
+	$(CARGO) test --locked --workspace
+
+## Format, clippy with warnings as errors, tidy rules, docs.
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p refshard -p runner --features planted-defects --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
+	$(CARGO) test --locked -p tests --test tidy
+
+## Figures for docs/performance.md, as ratios where another program can be run beside.
+bench: build
+	$(CARGO) run --locked --profile demo -p sse --example throughput
+	$(CARGO) run --locked --profile demo -p stats --example throughput
+	$(CARGO) run --locked --profile demo -p verdict --example evaluate
+
+## The long proofs (hours); CI does not run them.
+prove: build
+	$(CARGO) test --locked --workspace -- --include-ignored
+
+clean:
+	$(CARGO) clean
