@@ -93,7 +93,7 @@ impl Wire {
                 () = halt.aborted() => Err(Failure::Interrupted),
             }
         };
-        exchange.finish(result.err())
+        exchange.finish(result.err().as_ref())
     }
 }
 
@@ -333,7 +333,7 @@ impl Exchange<'_> {
     }
 
     /// The record of an exchange that has ended, however it ended.
-    fn finish(mut self, failure: Option<Failure>) -> Box<RequestRecord> {
+    fn finish(mut self, failure: Option<&Failure>) -> Box<RequestRecord> {
         let record = &mut self.record;
         record.end_us = Some(if failure.is_none() { self.last_us } else { self.wire.clock.now_us() });
         record.cancel = self.cancel.fact();
@@ -345,7 +345,7 @@ impl Exchange<'_> {
         }
         let Finished { facts, ending, tokens, id, too_large, .. } = finished;
         let (class, detail) = classify::classify(Seen {
-            failure: failure.as_ref(),
+            failure,
             status: record.status,
             stream: self.line.stream,
             content_type: record.content_type.as_deref(),

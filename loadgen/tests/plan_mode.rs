@@ -1,5 +1,7 @@
 //! The real program under a runner that is a test: pipe, records, ends.
 
+#![expect(clippy::unwrap_used, reason = "a test that can't go on must stop")]
+
 mod common;
 
 use std::io::{BufRead, BufReader, Write};

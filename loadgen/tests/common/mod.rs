@@ -1,5 +1,10 @@
 //! A server that does exactly what a test tells it, on a port of the kernel's choice, and helpers for plans and jobs.
-#![allow(dead_code, clippy::allow_attributes, reason = "each test program uses its own part of this module")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    missing_docs,
+    reason = "each test program uses its own part of this module"
+)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
