@@ -127,6 +127,7 @@ struct PlanArgs {
 pub struct RunRef {
     /// Run id, a unique part of it, `last`, or a path.
     pub run: String,
+    /// Where it is.
     #[command(flatten)]
     pub results: ResultsArgs,
 }
@@ -236,7 +237,7 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             analysis_only: args.analysis_only,
             alone: args.alone,
             times: args.times,
-            bin_dir: args.stack.bin_dir.clone(),
+            bin_dir: args.stack.bin_dir,
         }),
         Command::List(args) => commands::list::list(&args.results),
         Command::Show(run) => commands::list::show(&run.results.results, &run.run),

@@ -63,7 +63,7 @@ impl View {
             EventKind::EvidenceMissing { what, why } => self.line(&format!("  missing: {what}: {why}")),
             EventKind::EnvironmentFailed { message, .. } => self.line(&format!("  {message}")),
             EventKind::Signal { signal } => {
-                self.line(&format!("  {signal}: stopping; once more ends at once"))
+                self.line(&format!("  {signal}: stopping; once more ends at once"));
             }
             EventKind::Note { text } => self.line(&format!("  {text}")),
             _ => {}

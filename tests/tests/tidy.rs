@@ -75,7 +75,8 @@ fn arrows_between_crates_point_one_way() {
     let mut findings = Vec::new();
     let mut seen = BTreeSet::new();
     for (path, text) in files("Cargo.toml") {
-        let name = text.lines().find_map(|line| line.strip_prefix("name = ")).map(|name| name.trim_matches('"'));
+        let name =
+            text.lines().find_map(|line| line.strip_prefix("name = ")).map(|name| name.trim_matches('"'));
         let Some(name) = name.filter(|name| allowed.contains_key(name)) else { continue };
         seen.insert(name.to_owned());
         let dependencies = text.split("[dependencies]").nth(1).unwrap_or_default();
@@ -118,7 +119,9 @@ fn clocks_and_chance_are_read_in_named_modules_only() {
             continue;
         }
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+        for (number, line) in
+            code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+        {
             // Deadlines of waits are no measurements: tokio's own clock may be read for them.
             let line = line.replace("tokio::time::Instant::now", "");
             for call in banned.iter().filter(|call| line.contains(**call)) {
@@ -132,14 +135,16 @@ fn clocks_and_chance_are_read_in_named_modules_only() {
 #[test]
 fn nothing_is_left_over() {
     let mut findings = Vec::new();
-    for (path, text) in files(".rs").into_iter().chain(files(".toml")).chain(files(".md")).chain(files(".yaml")) {
+    for (path, text) in
+        files(".rs").into_iter().chain(files(".toml")).chain(files(".md")).chain(files(".yaml"))
+    {
         if path.ends_with("tidy.rs") {
             continue;
         }
         for (number, line) in text.lines().enumerate() {
-            let mark = ["TODO", "FIXME", "XXX", "HACK"].iter().find(|mark| {
-                line.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == **mark)
-            });
+            let mark = ["TODO", "FIXME", "XXX", "HACK"]
+                .iter()
+                .find(|mark| line.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == **mark));
             if mark.is_some() && !line.contains('#') {
                 findings.push(format!("{path}:{}: a leftover without an issue number", number + 1));
             }
@@ -150,13 +155,17 @@ fn nothing_is_left_over() {
 
 #[test]
 fn every_crate_says_what_must_never_happen_in_it() {
-    let heads = files("lib.rs").into_iter().filter(|(path, _)| path.ends_with("src/lib.rs") && !path.starts_with("tests/"));
+    let heads = files("lib.rs")
+        .into_iter()
+        .filter(|(path, _)| path.ends_with("src/lib.rs") && !path.starts_with("tests/"));
     let silent: Vec<String> = heads
         .filter(|(_, text)| {
             let head: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
             !head.to_lowercase().contains("never happen") || !head.to_lowercase().contains("state")
         })
-        .map(|(path, _)| format!("{path}: the head names neither the owner of state nor what must never happen"))
+        .map(|(path, _)| {
+            format!("{path}: the head names neither the owner of state nor what must never happen")
+        })
         .collect();
     none("crate heads", &silent);
 }
@@ -168,7 +177,10 @@ fn no_machine_path_and_no_secret_is_committed() {
     for ending in [".rs", ".toml", ".md", ".yaml", ".yml", ".json", "Makefile", "run"] {
         for (path, text) in files(ending).into_iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
             findings.extend(
-                banned.iter().filter(|part| text.contains(**part)).map(|part| format!("{path}: contains {part}")),
+                banned
+                    .iter()
+                    .filter(|part| text.contains(**part))
+                    .map(|part| format!("{path}: contains {part}")),
             );
         }
     }

@@ -51,7 +51,7 @@ fn descends(pid: u32, root: u32, parents: &HashMap<u32, u32>) -> bool {
 pub fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         // ESRCH: it ended between the look and the signal, which is what we want.
-        drop(kill_process(pid, signal));
+        let _gone = kill_process(pid, signal);
     }
 }
 

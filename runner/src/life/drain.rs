@@ -70,13 +70,13 @@ impl<'a> Drainer<'a> {
             } else {
                 None
             };
-            self.sample(at_us, DrainPart::Passive, signals, stable, ended, deadline_us)?;
+            self.sample(at_us, signals, stable, ended, deadline_us)?;
             if ended.is_some() {
                 return Ok(false);
             }
             if dispatcher.during(tokio::time::sleep(self.limits.interval)).await?.is_err() {
                 let at_us = dispatcher.at_us();
-                self.sample(at_us, DrainPart::Passive, BTreeMap::new(), 0, Some("interrupted"), deadline_us)?;
+                self.sample(at_us, BTreeMap::new(), 0, Some("interrupted"), deadline_us)?;
                 return Ok(true);
             }
         }
@@ -85,15 +85,13 @@ impl<'a> Drainer<'a> {
     fn sample(
         &mut self,
         at_us: u64,
-        part: DrainPart,
         signals: BTreeMap<String, Option<f64>>,
         stable: u32,
         ended: Option<&str>,
         deadline_us: u64,
     ) -> Result<(), RunnerError> {
         let ended = ended.map(str::to_owned);
-        let deadline_us = Some(deadline_us);
-        let v = EVIDENCE_VERSION;
+        let (v, part, deadline_us) = (EVIDENCE_VERSION, DrainPart::Passive, Some(deadline_us));
         self.out.write(&DrainSample { v, at_us, part, signals, stable, ended, deadline_us })?;
         Ok(())
     }

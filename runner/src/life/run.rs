@@ -66,10 +66,10 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
         .tempdir()
         .map_err(|error| RunnerError::environment(format!("making a temporary directory: {error}")))?;
     own(work.path())?;
-    watch_signals(inbox.clone())?;
+    watch_signals(&inbox)?;
     let mut guard = Guard::start(forward(inbox))?;
     let body = body(&prepared, &mut dispatcher, &mut guard, &mut dir, work.path().to_path_buf()).await;
-    let end = note_end(&mut dispatcher, body)?;
+    note_end(&mut dispatcher, body)?;
     dispatcher.phase(Phase::Judge)?;
     dispatcher.end_phase()?;
     let judged = judge::judge(&dir, &prepared.info, &dispatcher.phases_us);
@@ -78,11 +78,7 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
     guard.close().await;
     dispatcher.end_phase()?;
     dispatcher.view.finish();
-    let outcome = match (judged, end) {
-        (Ok(judged), _) => judged,
-        (Err(error), _) => return Err(error),
-    };
-    Ok(Finished { run_id: prepared.info.run_id.clone(), dir: dir.root().to_path_buf(), outcome })
+    Ok(Finished { run_id: prepared.info.run_id, dir: dir.root().to_path_buf(), outcome: judged? })
 }
 
 /// Writes who owns the private directory, so that `gc` can tell a dead run's from a living one's.
@@ -337,7 +333,7 @@ async fn teardown(dispatcher: &mut Dispatcher, guard: &mut Guard) -> Result<(), 
 }
 
 /// Turns SIGINT and SIGTERM into messages; nothing else reacts to them.
-fn watch_signals(inbox: mpsc::Sender<Message>) -> Result<(), RunnerError> {
+fn watch_signals(inbox: &mpsc::Sender<Message>) -> Result<(), RunnerError> {
     use tokio::signal::unix::{SignalKind, signal};
     for (kind, name) in [(SignalKind::interrupt(), "SIGINT"), (SignalKind::terminate(), "SIGTERM")] {
         let mut stream =
