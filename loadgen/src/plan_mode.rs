@@ -122,11 +122,14 @@ async fn drive(
         result = engine.write_rest().await;
     }
     supervisor.abort();
-    let failed = supervisor.await.ok().flatten();
+    let failed = supervisor.await.ok();
     let wall_us = engine.clock().now_us();
     let (written, tally) = engine.close()?;
     result?;
-    if let Some(message) = written.error.or(failed) {
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    if let Some(message) = written.error {
         return Err(LoadgenError::Environment(message));
     }
     printer

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
+use crate::error::LoadgenError;
 use crate::halt::{Halt, Reason};
 use crate::record_writer::WriteFailed;
 
@@ -48,8 +49,8 @@ pub struct Inputs {
     pub drain: Duration,
 }
 
-/// Runs until it is aborted. Gives a message only when the load can't go on.
-pub async fn run(inputs: Inputs) -> Option<String> {
+/// Runs until the load can't go on, and gives the reason; to be aborted when the load has ended by itself.
+pub async fn run(inputs: Inputs) -> LoadgenError {
     let Inputs { commands, signals: (mut interrupt, mut terminate), mut write_failed, halt, drain } = inputs;
     let (mut commands, steps) = commands.unzip();
     loop {
@@ -58,14 +59,14 @@ pub async fn run(inputs: Inputs) -> Option<String> {
             Some(()) = terminate.recv() => on_signal(&halt, drain),
             Ok(message) = &mut write_failed => {
                 halt.abort(Reason::Failed);
-                return Some(message);
+                return LoadgenError::Environment(message);
             }
             command = next(&mut commands) => match command {
                 Command::Go(step) => {
                     // Full only when the runner sent more steps at once than a job has; then the last is refused.
                     if steps.as_ref().is_none_or(|steps| steps.try_send(step).is_err()) {
                         halt.abort(Reason::Failed);
-                        return Some(format!("`go {step}` came while too many steps were waiting"));
+                        return LoadgenError::Usage(format!("`go {step}` came while too many steps were waiting"));
                     }
                 }
                 Command::Stop => stop(&halt, Reason::Command, drain),
@@ -75,7 +76,7 @@ pub async fn run(inputs: Inputs) -> Option<String> {
                 }
                 Command::Unknown(line) => {
                     halt.abort(Reason::Failed);
-                    return Some(format!("command {line:?} is not known; `go <step>` and `stop` are"));
+                    return LoadgenError::Usage(format!("command {line:?} is not known; `go <step>` and `stop` are"));
                 }
             },
         }

@@ -21,7 +21,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(url: &str, lines: u64, steps: Value) -> Self {
+    fn new(url: &str, lines: u64, steps: &Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let plan: String =
             (0..lines).map(|i| serde_json::to_string(&line(i, i % 2 == 1)).unwrap() + "\n").collect();
@@ -136,7 +136,7 @@ fn two_count_steps_run_the_whole_plan() {
     let run = Run::new(
         &server.url(),
         120,
-        json!([{"concurrency": 2, "requests": 40}, {"concurrency": 8, "requests": 80}]),
+        &json!([{"concurrency": 2, "requests": 40}, {"concurrency": 8, "requests": 80}]),
     );
     let mut loadgen = run.start();
     let ready = loadgen.next().unwrap();
@@ -181,4 +181,256 @@ fn two_count_steps_run_the_whole_plan() {
         assert!(instants.iter().all(Option::is_some), "{record:?}");
         assert!(instants.is_sorted(), "{instants:?}");
     }
+}
+
+#[test]
+fn a_duration_step_ends_in_time_and_the_rest_is_not_offered() {
+    let server = Server::good(Duration::from_millis(5));
+    let run = Run::new(&server.url(), 5_000, &json!([{"concurrency": 4, "duration": "400ms"}]));
+    let mut loadgen = run.start();
+    loadgen.say("go 0\n");
+    let (lines, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(0));
+    let Some(LoadgenLine::StepEnd { started_us, ended_us, released, in_flight_min, .. }) =
+        lines.iter().find(|line| matches!(line, LoadgenLine::StepEnd { .. }))
+    else {
+        panic!("{lines:?}")
+    };
+    assert!((400_000..1_500_000).contains(&(ended_us - started_us)), "{started_us} to {ended_us}");
+    assert!(*in_flight_min >= 1, "a duration step holds its concurrency");
+    let records = run.conserved(5_000);
+    let ok = count(&records, ClientClass::Ok);
+    assert_eq!(ok as u64, *released);
+    assert!(ok > 40, "{ok}");
+    assert_eq!(count(&records, ClientClass::NotOffered), 5_000 - ok);
+    assert!(records[ok..].iter().all(|record| record.step.is_none() && record.end_us.is_none()));
+    assert!(matches!(lines.last(), Some(LoadgenLine::End { records: 5_000, partial: false, .. })));
+}
+
+/// Starts a long run against a server that answers slowly, and waits until requests are open.
+fn running(delay: Duration) -> (Server, Run, Loadgen) {
+    let server = Server::good(delay);
+    let run = Run::new(&server.url(), 2_000, &json!([{"concurrency": 4, "requests": 2_000}]));
+    let mut loadgen = run.start();
+    loadgen.say("go 0\n");
+    loadgen.next_of(|line| matches!(line, LoadgenLine::Progress { in_flight: 1.., .. }));
+    (server, run, loadgen)
+}
+
+#[test]
+fn stop_waits_for_open_requests_and_ends_in_order() {
+    let (_server, run, mut loadgen) = running(Duration::from_millis(50));
+    loadgen.say("stop\n");
+    let (lines, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(0), "the runner asked for it");
+    assert!(
+        matches!(lines.last(), Some(LoadgenLine::End { partial: true, records: 2_000, .. })),
+        "{lines:?}"
+    );
+    let records = run.conserved(2_000);
+    assert_eq!(count(&records, ClientClass::Interrupted), 0, "the drain was long enough");
+    assert!(count(&records, ClientClass::NotOffered) > 0);
+}
+
+#[test]
+fn sigint_cuts_what_is_open_after_the_drain() {
+    let (_server, run, loadgen) = running(Duration::from_millis(1_500));
+    loadgen.signal(rustix::process::Signal::INT);
+    let start = std::time::Instant::now();
+    let (lines, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(130));
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(250) && took < Duration::from_millis(1_400), "{took:?}");
+    assert!(matches!(lines.last(), Some(LoadgenLine::End { partial: true, .. })), "{lines:?}");
+    let records = run.conserved(2_000);
+    assert_eq!(count(&records, ClientClass::Interrupted), 4, "all that were open");
+}
+
+#[test]
+fn a_second_sigint_stops_at_once() {
+    let server = Server::good(Duration::from_secs(5));
+    let mut run = Run::new(&server.url(), 50, &json!([{"concurrency": 4, "requests": 50}]));
+    run.job["limits"]["drain"] = json!("60s");
+    let mut loadgen = run.start();
+    loadgen.say("go 0\n");
+    loadgen.next_of(|line| matches!(line, LoadgenLine::Progress { in_flight: 4, .. }));
+    loadgen.signal(rustix::process::Signal::INT);
+    std::thread::sleep(Duration::from_millis(100));
+    let start = std::time::Instant::now();
+    loadgen.signal(rustix::process::Signal::INT);
+    let (_, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(130));
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    let records = run.conserved(50);
+    assert_eq!(count(&records, ClientClass::Interrupted), 4);
+    assert_eq!(count(&records, ClientClass::NotOffered), 46);
+}
+
+#[test]
+fn a_runner_that_is_gone_ends_the_load_at_once() {
+    let (_server, run, mut loadgen) = running(Duration::from_millis(1_500));
+    drop(loadgen.input.take());
+    let start = std::time::Instant::now();
+    let (_, status) = loadgen.finish();
+    assert_ne!(status.code(), Some(0));
+    assert!(start.elapsed() < Duration::from_millis(1_200), "{:?}", start.elapsed());
+    assert!(count(&run.conserved(2_000), ClientClass::Interrupted) >= 1);
+}
+
+#[test]
+fn a_signal_before_the_first_step_leaves_a_whole_record_file() {
+    let run = Run::new("http://127.0.0.1:9", 30, &json!([{"concurrency": 1, "requests": 30}]));
+    let mut loadgen = run.start();
+    loadgen.next_of(|line| matches!(line, LoadgenLine::Ready { .. }));
+    loadgen.signal(rustix::process::Signal::TERM);
+    let (lines, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(130));
+    assert!(matches!(lines[..], [LoadgenLine::End { records: 30, partial: true, .. }]), "{lines:?}");
+    assert_eq!(count(&run.conserved(30), ClientClass::NotOffered), 30);
+}
+
+#[test]
+fn kill_leaves_all_records_up_to_the_last_flush() {
+    let (server, run, mut loadgen) = running(Duration::from_millis(2));
+    loadgen.next_of(|line| matches!(line, LoadgenLine::Progress { done: 200.., .. }));
+    std::thread::sleep(Duration::from_millis(250));
+    let done_before = 200;
+    loadgen.child.kill().unwrap();
+    loadgen.child.wait().unwrap();
+    drop(server);
+    let text = std::fs::read_to_string(run.records_path()).unwrap();
+    // Only the last line may be torn.
+    let whole = text.rsplit_once('\n').unwrap().0;
+    let records: Vec<RequestRecord> = whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(records.len() >= done_before, "{}", records.len());
+}
+
+#[test]
+fn a_full_disk_fails_with_the_cause() {
+    let server = Server::good(Duration::from_millis(1));
+    let mut run = Run::new(&server.url(), 500, &json!([{"concurrency": 4, "requests": 500}]));
+    run.job["records"] = json!("/dev/full");
+    let mut loadgen = run.start();
+    loadgen.say("go 0\n");
+    let (lines, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(5));
+    let Some(LoadgenLine::Failed { message }) = lines.last() else { panic!("{lines:?}") };
+    assert!(message.contains("/dev/full") && message.contains("No space"), "{message}");
+}
+
+#[test]
+fn what_can_not_be_run_is_refused_before_ready() {
+    let good = |steps: Value| Run::new("http://127.0.0.1:9", 3, &steps);
+    let step = || json!([{"concurrency": 1, "requests": 3}]);
+    let cases: [(&str, i32, Run); 6] = [
+        ("steps", 2, good(json!([]))),
+        ("plan.jsonl", 2, {
+            let run = good(step());
+            std::fs::write(run.dir.path().join("plan.jsonl"), "{}\n").unwrap();
+            run
+        }),
+        ("no-such-plan", 2, {
+            let mut run = good(step());
+            run.job["plan"] = json!("/no-such-plan");
+            run
+        }),
+        ("https", 2, {
+            let mut run = good(step());
+            run.job["gateway_url"] = json!("https://127.0.0.1:9");
+            run
+        }),
+        ("hard limit", 2, good(json!([{"concurrency": 4_000_000_000_u32, "requests": 3}]))),
+        ("/no-such-folder", 5, {
+            let mut run = good(step());
+            run.job["records"] = json!("/no-such-folder/requests.jsonl");
+            run
+        }),
+    ];
+    for (word, code, run) in cases {
+        let (lines, status) = run.start().finish();
+        assert_eq!(status.code(), Some(code), "{word}: {lines:?}");
+        let [LoadgenLine::Failed { message }] = &lines[..] else { panic!("{word}: {lines:?}") };
+        assert!(message.contains(word), "{message}");
+    }
+    let (lines, status) = Loadgen::start(Path::new("/no-such-job.json")).finish();
+    assert_eq!((lines.len(), status.code()), (1, Some(2)));
+}
+
+#[test]
+fn commands_out_of_order_are_refused() {
+    for (say, word) in [("go 7\n", "go 7"), ("run\n", "run"), ("go 0\ngo 0\n", "go 0")] {
+        let server = Server::good(Duration::ZERO);
+        let steps = json!([{"concurrency": 1, "requests": 2}, {"concurrency": 1, "requests": 2}]);
+        let run = Run::new(&server.url(), 4, &steps);
+        let mut loadgen = run.start();
+        loadgen.say(say);
+        let (lines, status) = loadgen.finish();
+        assert_eq!(status.code(), Some(2), "{say:?}: {lines:?}");
+        let Some(LoadgenLine::Failed { message }) = lines.last() else { panic!("{lines:?}") };
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
+fn a_plan_that_breaks_in_the_middle_fails_and_keeps_the_records_so_far() {
+    let server = Server::good(Duration::ZERO);
+    let run = Run::new(&server.url(), 10, &json!([{"concurrency": 2, "requests": 10}]));
+    let plan = run.dir.path().join("plan.jsonl");
+    let text = std::fs::read_to_string(&plan).unwrap().replace("test-1-000006", "test 6");
+    std::fs::write(&plan, text).unwrap();
+    let mut loadgen = run.start();
+    loadgen.say("go 0\n");
+    let (lines, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(2));
+    let Some(LoadgenLine::Failed { message }) = lines.last() else { panic!("{lines:?}") };
+    assert!(message.contains("line 7"), "{message}");
+    assert_eq!(run.records().len(), 6);
+}
+
+#[test]
+fn shards_of_a_plan_make_the_whole() {
+    let server = Server::good(Duration::ZERO);
+    let steps = json!([{"concurrency": 5, "requests": 11}, {"concurrency": 2, "requests": 12}]);
+    let mut run = Run::new(&server.url(), 25, &steps);
+    for shard in 0..3 {
+        run.job["shard"] = json!({"shard": shard, "of": 3});
+        let mut loadgen = run.start();
+        loadgen.say("go 0\ngo 1\n");
+        let (_, status) = loadgen.finish();
+        assert_eq!(status.code(), Some(0));
+    }
+    let records = run.conserved(25);
+    for record in records {
+        let expected = match record.index {
+            0..11 => Some(0),
+            11..23 => Some(1),
+            _ => None,
+        };
+        assert_eq!(record.step, expected, "{}", record.id);
+    }
+}
+
+#[test]
+fn the_client_key_goes_to_the_gateway_and_nowhere_else() {
+    let server = Server::start(|peer| {
+        while let Some(request) = peer.request() {
+            // A server that echoes the key wherever it can.
+            let key = request.header("authorization").unwrap_or("none").to_owned();
+            let body = json!({"error": {"message": format!("bad key {key}"), "code": key}}).to_string();
+            let answer = format!(
+                "HTTP/1.1 401 No\r\nX-Request-Id: {key}\r\nX-Devshard-Id: {key}\r\nRetry-After: {key}\r\n\
+                 Content-Type: {key}\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            peer.send(answer);
+        }
+    });
+    let run = Run::new(&server.url(), 4, &json!([{"concurrency": 2, "requests": 4}]));
+    let mut loadgen = run.start();
+    loadgen.say("go 0\n");
+    let (lines, _) = loadgen.finish();
+    let text = std::fs::read_to_string(run.records_path()).unwrap();
+    assert_eq!(count(&run.records(), ClientClass::HttpError), 4);
+    assert!(text.contains("bad key Bearer REDACTED"), "the key was sent: {text}");
+    assert!(!text.contains("sk-secret") && !format!("{lines:?}").contains("sk-secret"));
 }

@@ -1,0 +1,166 @@
+//! Cancel points as the server sees them: where the client left, and by FIN or RST.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't go on must stop")]
+
+mod common;
+
+use std::sync::Mutex;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::{JSON_BODY, SSE_BODY, SSE_HEAD, Server, chunk, good_answer, json_answer, line};
+use evidence::record::{ClientClass, RequestRecord};
+use evidence::redact::Redactor;
+use loadgen::clock::Clock;
+use loadgen::connection::request::HeadTemplate;
+use loadgen::exchange::Wire;
+use loadgen::halt::Halt;
+use loadgen::target::Target;
+use scenario::fault::Close;
+use scenario::model::CancelPhase;
+use scenario::pipe::LoadLimits;
+use scenario::plan::CancelPoint;
+use scenario::units::Micros;
+
+const LIMIT: Micros = Micros::from_s(5);
+
+fn exchange(server: &Server, stream: bool, point: CancelPoint) -> RequestRecord {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let target = Target::resolve(&server.url()).unwrap();
+    let head = HeadTemplate::new(&target, None);
+    let limits = LoadLimits {
+        connect: LIMIT,
+        headers: LIMIT,
+        first_byte: LIMIT,
+        idle: LIMIT,
+        total: LIMIT,
+        drain: LIMIT,
+    };
+    let wire = Wire::new(Clock::start(), target, head, limits, Redactor::default());
+    let mut line = line(0, stream);
+    line.cancel = Some(point);
+    let body = scenario::prompt::body(&line, "abcdefghijkl", "m");
+    let blank = RequestRecord::blank(0, line.id.clone(), stream);
+    let record = RequestRecord { planned_us: Some(0), released_us: Some(0), ..blank };
+    *runtime.block_on(wire.exchange(&line, &body, record, &Halt::default(), &mut Vec::new()))
+}
+
+fn point(phase: CancelPhase, event: u64, after_ms: u64, close: Close) -> CancelPoint {
+    CancelPoint { phase, event, after: Micros::from_ms(after_ms), close }
+}
+
+/// A server that sends the pieces with a pause between them, then reports how the client closed.
+fn slow_server(pieces: Vec<String>) -> (Server, mpsc::Receiver<(usize, &'static str)>) {
+    let (report, reports) = mpsc::channel();
+    let report = Mutex::new(report);
+    let server = Server::start(move |peer| {
+        peer.request();
+        let mut sent = 0;
+        for piece in &pieces {
+            // The client's close is seen in the pause before the next piece.
+            let how = peer.how_closed(Duration::from_millis(60));
+            if how != "open" {
+                let _ = report.lock().unwrap().send((sent, how));
+                return;
+            }
+            peer.send(piece);
+            sent += 1;
+        }
+        let how = peer.how_closed(Duration::from_millis(500));
+        let _ = report.lock().unwrap().send((sent, how));
+    });
+    (server, reports)
+}
+
+fn stream_pieces() -> Vec<String> {
+    let events = SSE_BODY.split_inclusive("\n\n").map(chunk);
+    [SSE_HEAD.to_owned(), chunk("data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"}}]}\n\n")]
+        .into_iter()
+        .chain(events)
+        .chain(["0\r\n\r\n".to_owned()])
+        .collect()
+}
+
+fn json_pieces() -> Vec<String> {
+    let answer = json_answer(JSON_BODY);
+    let body = answer.len() - JSON_BODY.len();
+    vec![answer[..body].to_owned(), answer[body..body + 10].to_owned(), answer[body + 10..].to_owned()]
+}
+
+#[test]
+fn the_server_sees_where_and_how_a_client_leaves() {
+    // Pieces of the stream: 1 = head, 2 = role event, 3 = first content, 4 = second content.
+    for (phase, event, stream, pieces) in [
+        (CancelPhase::BeforeHeaders, 0, true, 0),
+        (CancelPhase::AfterHeaders, 0, true, 1),
+        (CancelPhase::NthEvent, 1, true, 2),
+        (CancelPhase::FirstContent, 0, true, 3),
+        (CancelPhase::NthEvent, 3, true, 4),
+        (CancelPhase::BeforeHeaders, 0, false, 0),
+        (CancelPhase::AfterHeaders, 0, false, 1),
+        (CancelPhase::FirstContent, 0, false, 2),
+    ] {
+        for (close, word) in [(Close::Fin, "fin"), (Close::Rst, "rst"), (Close::Clean, "fin")] {
+            let (server, reports) = slow_server(if stream { stream_pieces() } else { json_pieces() });
+            let record = exchange(&server, stream, point(phase, event, 0, close));
+            let name = format!("{phase:?} {event} stream={stream} {close:?}");
+            assert_eq!(reports.recv_timeout(Duration::from_secs(5)).unwrap(), (pieces, word), "{name}");
+            assert_eq!(record.client_class, ClientClass::Cancelled, "{name}");
+            let fact = record.cancel.unwrap();
+            assert_eq!((fact.phase, fact.close), (phase, close), "{name}");
+            let at = fact.at_us.unwrap();
+            assert!(record.sent_us.unwrap() <= at && at <= record.end_us.unwrap(), "{name}");
+            assert_eq!(record.headers_us.is_some(), pieces >= 1, "{name}");
+            if phase == CancelPhase::NthEvent {
+                assert_eq!(
+                    record.answer.unwrap().events,
+                    event,
+                    "{name}: nothing after the point is counted"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fin_stays_a_fin_although_bytes_are_unread() {
+    // Head and body come in one piece: the client leaves with the body unread in its buffer.
+    for (close, word) in [(Close::Fin, "fin"), (Close::Rst, "rst")] {
+        let (server, reports) = slow_server(vec![stream_pieces().concat()]);
+        let record = exchange(&server, true, point(CancelPhase::AfterHeaders, 0, 0, close));
+        assert_eq!(reports.recv_timeout(Duration::from_secs(5)).unwrap(), (1, word));
+        assert_eq!((record.client_class, record.bytes_in), (ClientClass::Cancelled, 0));
+    }
+}
+
+#[test]
+fn a_time_after_the_phase_is_waited_for() {
+    let (server, reports) = slow_server(stream_pieces());
+    let record = exchange(&server, true, point(CancelPhase::AfterHeaders, 0, 90, Close::Fin));
+    assert_eq!(reports.recv_timeout(Duration::from_secs(5)).unwrap().1, "fin");
+    let waited = record.cancel.unwrap().at_us.unwrap() - record.headers_us.unwrap();
+    assert!((90_000..400_000).contains(&waited), "{waited}");
+    let (server, _reports) = slow_server(stream_pieces());
+    let record = exchange(&server, true, point(CancelPhase::BeforeHeaders, 0, 20, Close::Rst));
+    assert_eq!(record.client_class, ClientClass::Cancelled);
+    assert!(record.headers_us.is_none());
+}
+
+#[test]
+fn a_request_that_ended_first_is_not_cancelled() {
+    for (stream, point) in [
+        (true, point(CancelPhase::NthEvent, 1_000, 0, Close::Fin)),
+        (true, point(CancelPhase::FirstContent, 0, 2_000, Close::Rst)),
+        (false, point(CancelPhase::NthEvent, 1, 0, Close::Fin)),
+        (false, point(CancelPhase::BeforeHeaders, 0, 2_000, Close::Fin)),
+    ] {
+        let server = Server::start(|peer| {
+            while let Some(request) = peer.request() {
+                peer.send(good_answer(request.is_stream()));
+            }
+        });
+        let record = exchange(&server, stream, point);
+        assert_eq!(record.client_class, ClientClass::Ok, "{point:?}");
+        assert_eq!(record.cancel.unwrap().at_us, None, "{point:?}");
+    }
+}
