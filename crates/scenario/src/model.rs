@@ -117,7 +117,7 @@ pub struct Prompt {
 }
 
 /// A limit that is either a number or the protocol's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Limit {
     /// The protocol timeouts read from status plus 30 s; resolved per stack.
     #[default]
@@ -249,6 +249,7 @@ pub struct Workload {
 
 /// One fault rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct FaultRule {
     /// Name, unique in the file. Profile failures are named `<profile>/<n>`.
     pub id: String,
@@ -256,15 +257,18 @@ pub struct FaultRule {
     #[serde(rename = "where")]
     pub place: Place,
     /// Executions or validations (nodes only).
+    #[schemars(default)]
     pub on: CallKind,
     /// Which calls.
     pub select: Select,
     /// Which attempts of a selected call (nodes only).
+    #[schemars(default)]
     pub attempts: Attempts,
     /// What is done.
     #[serde(rename = "do")]
     pub action: FaultAction,
     /// Allowed outcomes of the requests it hits.
+    #[schemars(default)]
     pub expect: Vec<Expect>,
 }
 
@@ -499,6 +503,18 @@ fn half() -> Ppb {
 
 fn half_second() -> Micros {
     Micros::from_ms(500)
+}
+
+impl JsonSchema for Limit {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Limit".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let time = generator.subschema_for::<Micros>();
+        schemars::json_schema!({"anyOf": [{"const": "protocol"}, time],
+            "description": "A deliberate limit, or the protocol's own timeouts plus 30 s."})
+    }
 }
 
 impl Serialize for Limit {

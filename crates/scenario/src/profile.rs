@@ -7,8 +7,7 @@ use crate::fault::Expect;
 use crate::units::{Micros, Ppb};
 
 /// A constant or a seeded range, in the file `25ms` or `{min: 150ms, max: 350ms}`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Timing {
     /// Shortest.
     pub min: Micros,
@@ -61,6 +60,21 @@ impl Timing {
     #[must_use]
     pub const fn constant(value: Micros) -> Self {
         Self { min: value, max: value }
+    }
+}
+
+impl JsonSchema for Timing {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Timing".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let time = generator.subschema_for::<Micros>();
+        schemars::json_schema!({
+            "description": "A constant duration, or a range from which a seeded draw takes one.",
+            "anyOf": [time, {"type": "object", "additionalProperties": false, "required": ["min", "max"],
+                "properties": {"min": time, "max": time}}],
+        })
     }
 }
 

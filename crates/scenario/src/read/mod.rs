@@ -4,7 +4,7 @@
 //! many problems at once, each with its line), and only then the type itself is read.
 
 mod check;
-mod settings;
+pub mod settings;
 mod tree;
 
 use schemars::JsonSchema;
@@ -14,7 +14,6 @@ use crate::error::{PROBLEMS_MAX, Position, Problem, ScenarioError};
 use crate::model::Scenario;
 use crate::profile::Profile;
 
-pub use settings::{SHORT_NAMES, known_settings};
 pub use tree::Positions;
 
 /// Largest file that is read, bytes. Callers need not read more than one byte beyond it.

@@ -78,23 +78,52 @@ const LISTS: [(&str, &[&str]); 2] = [
 ];
 
 /// Words of `speed_policy`.
-pub(super) const SPEED_POLICIES: [&str; 3] = ["legacy", "hybrid", "pairwise"];
+const SPEED_POLICIES: [&str; 3] = ["legacy", "hybrid", "pairwise"];
 
-/// Names that may stand at the top for short, and the group they belong to.
-pub const SHORT_NAMES: [(&str, &str); 3] = [
-    ("speed_policy", "redundancy"),
-    ("receipt_timeout_ms", "redundancy"),
-    ("secondary_wait_after_winner_ms", "redundancy"),
-];
-
-/// The names allowed under `devshard.settings` at a group (`""` for the top); `None` when it is no group.
+/// The group of a name that stands at the top for short; only names of exactly one group may.
 #[must_use]
-pub fn known_settings(group: &str) -> Option<Vec<&'static str>> {
-    if group.is_empty() {
+pub fn group_of(name: &str) -> Option<&'static str> {
+    let mut groups = GROUPS.iter().filter(|(_, names)| names.contains(&name));
+    match (groups.next(), groups.next()) {
+        (Some((group, _)), None) if !TOP.contains(&name) => Some(group),
+        _ => None,
+    }
+}
+
+/// The names allowed at a place below `devshard.settings` (`""` for the top); `None` where no names are known.
+#[must_use]
+pub fn known(place: &str) -> Option<Vec<&'static str>> {
+    if place.is_empty() {
         let groups = GROUPS.iter().map(|(name, _)| *name);
-        let short = SHORT_NAMES.iter().map(|(name, _)| *name);
+        let short = GROUPS.iter().flat_map(|(_, names)| names.iter().copied());
+        let short = short.filter(|name| group_of(name).is_some());
         return Some(TOP.iter().copied().chain(groups).chain(short).chain(["model_limits"]).collect());
     }
-    let group = GROUPS.iter().chain(LISTS.iter()).find(|(name, _)| *name == group);
+    let group = GROUPS.iter().chain(LISTS.iter()).find(|(name, _)| *name == place);
     group.map(|(_, names)| names.to_vec())
+}
+
+/// The words a setting may have, where it is a word.
+#[must_use]
+pub fn words(name: &str) -> Option<&'static [&'static str]> {
+    match name {
+        "speed_policy" => Some(&SPEED_POLICIES),
+        "access_mode" => Some(&["open", "api_key", "admin_only"]),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_names_belong_to_one_group() {
+        assert_eq!(group_of("speed_policy"), Some("redundancy"));
+        assert_eq!(group_of("http_quarantine_ms"), Some("participant_throttle"));
+        assert_eq!(group_of("enabled"), None, "two groups have it");
+        assert_eq!(group_of("max_concurrent_requests"), None, "it is a top name itself");
+        assert!(known("").unwrap().contains(&"receipt_timeout_ms"));
+        assert!(known("nothing").is_none());
+    }
 }

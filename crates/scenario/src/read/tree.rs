@@ -137,7 +137,7 @@ fn options() -> Options {
         max_replay_stack_depth: 8,
     };
     serde_yaml::options! {
-        budget: Some(budget),
+        budget: budget,
         alias_limits: alias_limits,
         duplicate_keys: serde_yaml::DuplicateKeyPolicy::Error,
         merge_keys: serde_yaml::MergeKeyPolicy::Error,
