@@ -351,7 +351,7 @@ pub fn json(answer: &Answer, plan: JsonPlan, pace: &Pace<'_>, fault: Option<&Nod
             steps.extend(filled);
         }
         Some(NodeFault::OmitUsage(true) | NodeFault::OmitDone(true) | NodeFault::DropFirstContent(true)) => {
-            steps.extend([ttft, Step::Hit, head(length), body(0, length)])
+            steps.extend([ttft, Step::Hit, head(length), body(0, length)]);
         }
         _ => steps.extend([ttft, head(length), body(0, length)]),
     }
