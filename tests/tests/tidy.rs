@@ -1,5 +1,7 @@
 //! Rules over the whole repository that no compiler checks: crate arrows, lengths, banned calls, leftovers.
 
+#![expect(clippy::unwrap_used, reason = "a rule that can't be checked must stop the test")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +62,7 @@ fn files(ending: &str) -> Vec<(String, String)> {
             }
         }
     }
-    assert!(!found.is_empty(), "no {ending} files: the walk is broken");
+    assert!(!found.is_empty() || ending == ".yml", "no {ending} files: the walk is broken");
     found
 }
 

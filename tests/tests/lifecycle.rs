@@ -1,0 +1,163 @@
+//! Nothing outlives a run, whatever ends it, and what was written stays readable.
+
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+mod support;
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use support::{Run, ml_5xx, processes_of, run_dirs, runner, with};
+
+/// Starts a run in the background, in its own results folder.
+fn start(results: &std::path::Path, text: &str) -> std::process::Child {
+    let file = results.join("scenario.yaml");
+    std::fs::write(&file, text).unwrap();
+    runner()
+        .arg("run")
+        .arg(&file)
+        .args(["--profiles", "ml-profiles", "--results"])
+        .arg(results.join("results"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until no process names the folder, at most this long.
+fn gone(part: &str, limit: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if processes_of(part).is_empty() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+#[test]
+fn kill_at_ten_moments_leaves_no_process_and_a_readable_directory() {
+    for moment in 0..10_u64 {
+        let results = tempfile::tempdir().unwrap();
+        let mut child = start(results.path(), &ml_5xx());
+        std::thread::sleep(Duration::from_millis(40 + moment * 350));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let part = results.path().to_str().unwrap();
+        assert!(gone(part, Duration::from_secs(2)), "moment {moment}: left: {:?}", processes_of(part));
+        for dir in run_dirs(&results.path().join("results")) {
+            let output = runner().arg("analyze").arg(&dir).output().unwrap();
+            let code = output.status.code().unwrap();
+            assert!(code == 4 || code == 0, "moment {moment}: {}", String::from_utf8_lossy(&output.stdout));
+        }
+    }
+    // What a killed runner leaves is a private directory with its name on it, and gc finds it.
+    assert!(runner().arg("gc").status().unwrap().success());
+    let output = runner().args(["gc", "--dry-run"]).output().unwrap();
+    assert!(output.status.success());
+}
+
+#[test]
+fn an_interrupt_drains_writes_and_ends_with_130() {
+    let slow = with(&ml_5xx(), "requests: 400", "requests: 20000");
+    let slow = with(&slow, "fault_hits: 20", "fault_hits: 1");
+    let results = tempfile::tempdir().unwrap();
+    let mut child = start(results.path(), &slow);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(130));
+    let dir = run_dirs(&results.path().join("results")).pop().unwrap();
+    let summary = support::json(&dir.join("summary.json"));
+    assert_eq!(summary["verdict"], "interrupted");
+    assert_eq!(summary["partial"], true);
+    assert!(gone(results.path().to_str().unwrap(), Duration::from_secs(2)));
+}
+
+#[test]
+fn two_runs_at_once_do_not_meet() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let children = [start(one.path(), &ml_5xx()), start(two.path(), &ml_5xx())];
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+#[test]
+fn analyzing_again_gives_the_same_bytes() {
+    let run = Run::of(&ml_5xx(), &[]).expect(0);
+    let dir = run.dir();
+    let first = std::fs::read(dir.join("assertions.json")).unwrap();
+    for _ in 0..2 {
+        let output = runner().arg("analyze").arg(&dir).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert_eq!(std::fs::read(dir.join("assertions.json")).unwrap(), first);
+    }
+}
+
+/// Secrets of every stack that runs now, from the environment of its services.
+fn secrets_of_running_stacks() -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        for variable in environment.split('\0') {
+            for name in ["PROOFLOAD_HOST_KEY=", "PROOFLOAD_CREATOR_KEY=", "PROOFLOAD_ADMIN_KEY="] {
+                found.extend(variable.strip_prefix(name).map(str::to_owned));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[test]
+fn no_secret_of_the_run_is_written() {
+    let results = tempfile::tempdir().unwrap();
+    let mut child = start(results.path(), &ml_5xx());
+    let mut secrets = Vec::new();
+    while child.try_wait().unwrap().is_none() {
+        secrets.extend(secrets_of_running_stacks());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    secrets.sort();
+    secrets.dedup();
+    // Three hosts, the creator and the admin.
+    assert!(secrets.len() >= 5, "{} secrets were seen", secrets.len());
+    let mut open = vec![results.path().join("results")];
+    while let Some(folder) = open.pop() {
+        for path in std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                open.push(path);
+                continue;
+            }
+            let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+            assert!(!secrets.iter().any(|secret| text.contains(secret)), "{} holds a secret", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_environment_error() {
+    let mount = tempfile::tempdir().unwrap();
+    let tmpfs = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=2m", "proofload-test"])
+        .arg(mount.path())
+        .status();
+    if !tmpfs.is_ok_and(|status| status.success()) {
+        eprintln!("NOT CHECKED: a full disk: mounting a tmpfs needs root");
+        return;
+    }
+    let output = runner()
+        .args(["run", "scenarios/ml-5xx.yaml", "--quiet", "--results"])
+        .arg(mount.path().join("results"))
+        .output()
+        .unwrap();
+    let unmounted = std::process::Command::new("umount").arg(mount.path()).status().unwrap();
+    assert!(unmounted.success());
+    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,168 @@
+//! The main scenario and its variants give the verdicts and exit codes of the design, with the right witnesses.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use support::{Run, lines, ml_5xx, runner, with, with_status};
+
+#[test]
+fn the_main_job_passes_having_looked_at_everything() {
+    let run = Run::of(&ml_5xx(), &[]).expect(0);
+    let assertions = run.json("assertions.json");
+    let summary = run.json("summary.json");
+    assert_eq!(assertions["verdict"], "pass");
+    for result in assertions["results"].as_array().unwrap() {
+        assert_eq!(result["status"], "pass", "{result}");
+        assert!(result["evaluated"].as_u64().unwrap() >= 1, "{result}");
+    }
+    // Pinned: every planned request is looked at by the assertions about requests.
+    for (id, least) in [("A1", 400), ("A2", 400), ("A3", 400), ("A10", 400), ("A11", 1_200), ("A4", 1_200)] {
+        let evaluated = summary["evaluated"][id].as_u64().unwrap();
+        assert!(evaluated >= least, "{id} looked at {evaluated}, pinned at {least}");
+    }
+    let a5 = assertions["results"].as_array().unwrap().iter().find(|r| r["id"] == "A5").unwrap();
+    assert_eq!(a5["parts"]["ownership"], "not-applicable");
+    assert_eq!(a5["parts"]["commits"], "pass");
+    assert!(summary["client"]["sent"].as_u64().unwrap() >= 400);
+}
+
+#[test]
+fn every_hit_is_joined_and_masked_by_a_second_call() {
+    let run = Run::of(&ml_5xx(), &[]).expect(0);
+    let dir = run.dir();
+    let hits = lines(&dir.join("faults/hits.jsonl"));
+    let places: BTreeSet<&str> = hits.iter().map(|hit| hit["place"].as_str().unwrap()).collect();
+    assert_eq!(places, BTreeSet::from(["node-b"]));
+    let ids: BTreeSet<&str> = hits.iter().map(|hit| hit["request_id"].as_str().unwrap()).collect();
+    assert!(ids.len() >= 20, "{} distinct ids", ids.len());
+    let joined = lines(&dir.join("accounting.jsonl"));
+    for id in &ids {
+        let row = joined.iter().find(|row| row["id"] == *id).unwrap();
+        assert_eq!(row["accounting"]["outcome"], "success", "{row}");
+        let calls = row["calls"].as_array().unwrap();
+        let spoilt = calls.iter().find(|call| call["rule"] == "node-b-503").unwrap();
+        let proof =
+            calls.iter().find(|call| call["outcome"] == "completed" && call["nonce"] == spoilt["nonce"]);
+        assert_ne!(proof.unwrap()["node"], "node-b", "{row}");
+        for way in ["marker", "seed-nonce", "devshard-id", "response-request-id"] {
+            assert!(row["ways"].as_array().unwrap().iter().any(|used| used == way), "{way}: {row}");
+        }
+        assert_eq!(row["missing"], serde_json::json!([]));
+    }
+    let classes = run.json("summary.json")["client"]["classes"].clone();
+    assert_eq!(classes["masked-fault"].as_u64(), Some(ids.len() as u64));
+}
+
+#[test]
+fn concurrency_changes_no_selection_and_a_seed_does() {
+    let plan = |args: &[&str]| {
+        let output = runner().args(["plan", "scenarios/ml-5xx.yaml"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let hash = |text: &str| text.lines().find(|line| line.starts_with("plan_hash")).unwrap().to_owned();
+    assert_eq!(hash(&plan(&["--concurrency", "2"])), hash(&plan(&["--concurrency", "16"])));
+    assert_eq!(plan(&["--lines", "--concurrency", "2"]), plan(&["--lines", "--concurrency", "16"]));
+    assert_ne!(hash(&plan(&[])), hash(&plan(&["--seed", "43"])));
+}
+
+#[test]
+fn no_hits_is_unknown() {
+    let run = Run::of(&with(&ml_5xx(), "fraction: 0.25", "fraction: 0"), &[]).expect(4);
+    assert_eq!(with_status(&run.json("assertions.json"), "unknown"), ["A2"]);
+}
+
+#[test]
+fn a_saturated_node_is_invalid() {
+    let narrow = with(&ml_5xx(), "workers: 32, queue: 64", "workers: 1, queue: 0");
+    // Without the fault nothing but the saturation speaks.
+    let run = Run::of(&narrow, &[]).expect(3);
+    let assertions = run.json("assertions.json");
+    assert!(with_status(&assertions, "fail").contains(&"V".to_owned()), "{}", run.text());
+}
+
+#[test]
+fn a_fault_on_every_node_fails_exactly_the_selected_requests() {
+    let text =
+        with(&ml_5xx(), "    where: { node: node-b }", "    where: { node: node-b }\n    attempts: all");
+    let all = with(
+        &text,
+        "faults:\n",
+        "faults:\n  - id: node-b-503-a\n    where: { node: node-a }\n    select: { fraction: 0.05 }\n    do: { status: 503 }\n    expect: [ { class: masked-fault } ]\n",
+    );
+    // One rule id selects by its own draw, so that both places need the same id list: take a few ids.
+    let ids: Vec<String> = [3, 17, 42, 101].iter().map(|index| format!("ml-5xx-42-{index:06}")).collect();
+    let list = format!("ids: [{}]", ids.join(", "));
+    let all = with(&all, "fraction: 0.05", &list);
+    let all = with(&all, "fraction: 0.25", &list);
+    let all = with(&all, "fault_hits: 20", "fault_hits: 4");
+    let run = Run::of(&all, &[]).expect(1);
+    let failed: BTreeSet<String> = std::fs::read_dir(run.dir().join("failures"))
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().trim_end_matches(".json").to_owned())
+        .filter(|name| !name.starts_with("_run"))
+        .collect();
+    assert_eq!(failed, ids.into_iter().collect::<BTreeSet<_>>(), "{}", run.text());
+}
+
+#[test]
+fn a_misspelt_key_is_usage_with_a_suggestion_and_starts_nothing() {
+    let run = Run::of(&with(&ml_5xx(), "stream_ratio", "stram_ratio"), &[]).expect(2);
+    assert!(run.text().contains("stream_ratio"), "{}", run.text());
+    assert!(run.dirs().is_empty());
+}
+
+#[test]
+fn a_missing_or_foreign_program_is_an_environment_error() {
+    let empty = tempfile::tempdir().unwrap();
+    let own = support::bin_dir("debug");
+    // A copy of the runner that finds nothing beside itself.
+    let copy = empty.path().join("runner");
+    std::fs::copy(own.join("runner"), &copy).unwrap();
+    let run = |args: &[&str]| {
+        std::process::Command::new(&copy)
+            .current_dir(support::root())
+            .args(["run", "scenarios/ml-5xx.yaml", "--results"])
+            .arg(empty.path().join("results"))
+            .args(args)
+            .output()
+            .unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(5));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("mock-chain"));
+    for name in ["loadgen", "mock-dapi", "mock-openai", "ref-gateway", "ref-host"] {
+        std::os::unix::fs::symlink(own.join(name), empty.path().join(name)).unwrap();
+    }
+    let foreign = "#!/bin/sh\necho '{\"ready\":{\"control\":\"127.0.0.1:1\",\"grpc\":\"127.0.0.1:1\"},\"program\":\"mock-chain\",\"build\":\"other\"}'\nexec sleep 30\n";
+    let path = empty.path().join("mock-chain");
+    std::fs::write(&path, foreign).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(5));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("of build \"other\""), "{text}");
+}
+
+#[test]
+fn bad_files_are_refused_with_their_line() {
+    let bad = [
+        ("not yaml", ": : :\n  - ]"),
+        ("negative duration", "interval: -5s"),
+        ("unit-less duration", "interval: 500"),
+        ("fraction above one", "fraction: 1.5"),
+    ];
+    for (name, part) in bad {
+        let text = match name {
+            "not yaml" => part.to_owned(),
+            "fraction above one" => with(&ml_5xx(), "fraction: 0.25", part),
+            _ => with(&ml_5xx(), "interval: 500ms", part),
+        };
+        let run = Run::of(&text, &[]).expect(2);
+        assert!(run.dirs().is_empty(), "{name} started something");
+        assert!(run.text().contains("scenario.yaml:"), "{name}: {}", run.text());
+    }
+}
