@@ -109,7 +109,9 @@ fn decide(
     let allowed = if touched {
         expects.iter().any(|expect| matches(expect, class))
     } else {
-        matches!(class, RequestClass::Success | RequestClass::Dropped | RequestClass::NotOffered)
+        // Cut by the end of the run: nothing can be held against it, and the run is marked partial.
+        record.client_class == ClientClass::Interrupted
+            || matches!(class, RequestClass::Success | RequestClass::Dropped | RequestClass::NotOffered)
     };
     Decided { class, because, ending, rules: names, allowed, touched }
 }

@@ -63,7 +63,9 @@ pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgemen
     let oracle = compare(&evidence.run.resolved, &evidence.run.salt, &evidence.calls, &evidence.hits);
     let (results, internal) = evaluate(&evidence, &decided, &oracle, registry);
     let mut findings = findings(&evidence, &results);
-    findings.internal |= internal;
+    // An assertion that was not asked can't have held.
+    let all_asked = results.iter().map(|result| result.id).eq(AssertionId::ALL);
+    findings.internal |= internal || !all_asked;
     let assertions = Assertions {
         v: EVIDENCE_VERSION,
         build: BUILD_ID.to_owned(),

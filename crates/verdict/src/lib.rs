@@ -8,6 +8,7 @@
 pub mod applicability;
 pub mod assertions;
 pub mod classify;
+mod gaps;
 pub mod judge;
 pub mod load;
 pub mod oracle;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use evidence::EVIDENCE_VERSION;
 use evidence::accounting::JoinedRequest;
 use evidence::drain::DrainSample;
-use evidence::event::{Event, EventKind};
+use evidence::event::{Event, EventKind, Phase};
 use evidence::record::RequestRecord;
 use evidence::run::RunInfo;
 use evidence::rundir::{
@@ -34,6 +34,8 @@ pub struct Evidence {
     pub repeated_records: BTreeSet<u64>,
     /// Joined accounting by plan index.
     pub joined: BTreeMap<u64, JoinedRequest>,
+    /// Joined lines that contradict the kept one of their index.
+    pub rival_rows: Vec<JoinedRequest>,
     /// Fault hits.
     pub hits: Vec<Hit>,
     /// Node calls; a call that ended appears once, with its end.
@@ -64,35 +66,61 @@ impl Evidence {
     pub fn read(reader: &RunReader) -> Result<Self, NoRun> {
         let run = read_run(reader)?;
         let mut missing = BTreeMap::new();
-        let plan = lines(reader, PLAN, &mut missing);
-        let (records, repeated_records) = records(lines(reader, REQUESTS, &mut missing));
-        let joined: Vec<JoinedRequest> = lines(reader, ACCOUNTING, &mut missing);
+        let mut plan: Vec<PlanLine> = lines(reader, PLAN, &mut missing, |line: &PlanLine| Some(line.v));
+        plan.sort_by_key(|line| line.index);
+        let (records, repeated_records) =
+            records(lines(reader, REQUESTS, &mut missing, |record: &RequestRecord| Some(record.v)));
+        let (joined, rival_rows) =
+            rows(lines(reader, ACCOUNTING, &mut missing, |row: &JoinedRequest| Some(row.v)));
         let mut snapshots = BTreeMap::new();
         for moment in [Moment::Before, Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal] {
             let name = format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", moment.dir());
             match reader.json::<Snapshot>(&name) {
+                Ok(Some(snapshot)) if snapshot.v > EVIDENCE_VERSION => {
+                    drop(missing.insert(name, newer(snapshot.v)));
+                }
+                Ok(Some(snapshot)) if snapshot.moment != moment => {
+                    let text = format!("holds the snapshot of {}", snapshot.moment.dir());
+                    drop(missing.insert(name, text));
+                }
                 Ok(Some(snapshot)) => drop(snapshots.insert(moment, snapshot)),
                 Ok(None) => drop(missing.insert(name, "the file is absent".to_owned())),
                 Err(bad) => drop(missing.insert(name, bad.why)),
             }
         }
-        let events: Vec<Event> = lines(reader, EVENTS, &mut missing);
+        let events = events(reader, &mut missing);
+        let applied = match reader.json(FAULTS_APPLIED) {
+            Ok(Some(applied)) => applied,
+            Ok(None) => {
+                missing.insert(FAULTS_APPLIED.to_owned(), "the file is absent".to_owned());
+                Value::Null
+            }
+            Err(bad) => {
+                missing.insert(FAULTS_APPLIED.to_owned(), bad.why);
+                Value::Null
+            }
+        };
+        let mut drain: Vec<DrainSample> =
+            lines(reader, DRAIN, &mut missing, |sample: &DrainSample| Some(sample.v));
+        drain.sort_by_key(|sample| sample.at_us);
         let mut evidence = Self {
             run,
             plan,
             records,
             repeated_records,
-            joined: joined.into_iter().map(|row| (row.index, row)).collect(),
-            hits: lines(reader, HITS, &mut missing),
-            calls: merge_calls(lines(reader, NODE_CALLS, &mut missing)),
-            dapi: lines(reader, DAPI_CALLS, &mut missing),
-            drain: lines(reader, DRAIN, &mut missing),
-            applied: reader.json(FAULTS_APPLIED).ok().flatten().unwrap_or(Value::Null),
+            joined,
+            rival_rows,
+            hits: lines(reader, HITS, &mut missing, |_: &Hit| None),
+            calls: merge_calls(lines(reader, NODE_CALLS, &mut missing, |_: &NodeCall| None)),
+            dapi: lines(reader, DAPI_CALLS, &mut missing, |_: &DapiCallRecord| None),
+            drain,
+            applied,
             events,
             snapshots,
             missing,
         };
         evidence.note_declared_gaps();
+        crate::gaps::note(&mut evidence);
         Ok(evidence)
     }
 
@@ -162,11 +190,17 @@ fn read_run(reader: &RunReader) -> Result<RunInfo, NoRun> {
     Ok(run)
 }
 
-/// Reads a JSON Lines file; damage makes the whole input unusable for a pass, what could be read is kept.
+fn newer(version: u32) -> String {
+    format!("format version {version}, this build reads up to {EVIDENCE_VERSION}")
+}
+
+/// Reads a JSON Lines file; damage makes the whole input unusable for a pass, what could be read is kept. Lines of a
+/// newer format are not used: a field may mean something else there.
 fn lines<T: DeserializeOwned>(
     reader: &RunReader,
     name: &str,
     missing: &mut BTreeMap<String, String>,
+    version: fn(&T) -> Option<u32>,
 ) -> Vec<T> {
     let Some(lines) = reader.lines::<T>(name) else {
         missing.insert(name.to_owned(), "the file is absent".to_owned());
@@ -174,9 +208,12 @@ fn lines<T: DeserializeOwned>(
     };
     let mut read = Vec::new();
     let mut bad = Vec::new();
-    for line in lines {
+    for (number, line) in lines.enumerate() {
         match line {
-            Ok(value) => read.push(value),
+            Ok(value) => match version(&value).filter(|version| *version > EVIDENCE_VERSION) {
+                Some(version) => bad.push(format!("line {}: {}", number + 1, newer(version))),
+                None => read.push(value),
+            },
             Err(line) => bad.push(format!("line {}: {}", line.line, line.why)),
         }
     }
@@ -197,6 +234,36 @@ fn records(read: Vec<RequestRecord>) -> (BTreeMap<u64, RequestRecord>, BTreeSet<
         }
     }
     (records, repeated)
+}
+
+/// Keeps one line per index. An equal line twice says nothing new; a different one is a second outcome.
+fn rows(read: Vec<JoinedRequest>) -> (BTreeMap<u64, JoinedRequest>, Vec<JoinedRequest>) {
+    let mut rows: BTreeMap<u64, JoinedRequest> = BTreeMap::new();
+    let mut rivals = Vec::new();
+    for row in read {
+        match rows.get(&row.index) {
+            Some(kept) if *kept != row => rivals.push(row),
+            Some(_) => {}
+            None => drop(rows.insert(row.index, row)),
+        }
+    }
+    (rows, rivals)
+}
+
+/// Events in order, without the teardown: it can't change the verdict (design section 3), and `analyze` must see
+/// what `run` saw.
+fn events(reader: &RunReader, missing: &mut BTreeMap<String, String>) -> Vec<Event> {
+    let mut events = lines(reader, EVENTS, missing, |event: &Event| Some(event.v));
+    events.sort_by_key(|event| event.seq);
+    let gap = events.iter().zip(1_u64..).find(|(event, seq)| event.seq != *seq);
+    if let Some((event, seq)) = gap {
+        let text = format!("sequence number {} stands where {seq} is due", event.seq);
+        missing.entry(EVENTS.to_owned()).or_insert(text);
+    }
+    let teardown = EventKind::PhaseStarted { phase: Phase::Teardown };
+    let end = events.iter().position(|event| event.event == teardown).unwrap_or(events.len());
+    events.truncate(end);
+    events
 }
 
 /// A call is logged at its start and again at its end: keeps the end when there is one.

@@ -1,9 +1,10 @@
 //! A1 `terminal-outcome`: an accepted request has one terminal outcome after sync (moment (c)).
 //!
 //! Reasons: `no-terminal-outcome` (the row is still `running`, or says a word that is no end), `not-completed` (a
-//! terminal word without a completion time), `planned-but-unaccounted` (a planned id without a client record). A row
-//! that can't be found is A10's. Source: contract gateway 5.3, 5.4 and 10.2.
+//! terminal word without a completion time), `two-outcomes` (two rows that contradict each other),
+//! `planned-but-unaccounted` (a planned id without a client record). A row that can't be found is A10's. Source: contract gateway 5.3, 5.4 and 10.2.
 
+use evidence::accounting::AccountingRow;
 use evidence::assertion::AssertionId;
 use evidence::rundir::{ACCOUNTING, PLAN, REQUESTS};
 
@@ -27,6 +28,14 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             let text = format!("{} is planned but has no client record", line.id);
             sheet.witness(about_request("planned-but-unaccounted", text, line.id.as_str(), PLAN));
         }
+    }
+    for rival in &evidence.rival_rows {
+        let outcome = |row: Option<&AccountingRow>| row.map_or("none", |row| row.outcome.as_str()).to_owned();
+        let kept = outcome(evidence.joined.get(&rival.index).and_then(|row| row.accounting.as_ref()));
+        let text = format!("{} is {kept} and {} in accounting", rival.id, outcome(rival.accounting.as_ref()));
+        let mut witness = about_request("two-outcomes", text, &rival.id, ACCOUNTING);
+        witness.escrow = rival.escrow.clone();
+        sheet.witness(witness);
     }
     for joined in evidence.joined.values().filter(|joined| joined.accepted) {
         let Some(row) = &joined.accounting else { continue };

@@ -5,7 +5,7 @@
 //! requests were hit than `minimum.fault_hits`. Source: design section 6.
 
 use evidence::assertion::AssertionId;
-use evidence::rundir::{ACCOUNTING, HITS, NODE_CALLS, PLAN, REQUESTS};
+use evidence::rundir::{ACCOUNTING, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS};
 use scenario::fault::{CallKind, FaultAction, RequestClass};
 
 use super::{Assertion, Case, about_request};
@@ -13,7 +13,7 @@ use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
     id: AssertionId::A2,
-    inputs: &[PLAN, REQUESTS, ACCOUNTING, HITS, NODE_CALLS],
+    inputs: &[PLAN, REQUESTS, ACCOUNTING, HITS, NODE_CALLS, FAULTS_APPLIED],
     unit: "requests with a class",
     judge,
 };

@@ -7,7 +7,7 @@
 
 use evidence::assertion::AssertionId;
 use evidence::record::{AnswerFacts, ClientClass, RequestRecord};
-use evidence::rundir::REQUESTS;
+use evidence::rundir::{ACCOUNTING, HITS, REQUESTS};
 use scenario::fault::EndingKind;
 
 use super::{Assertion, Case, about_request};
@@ -41,6 +41,12 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             json(record, answer)
         };
         if let Some((reason, text)) = found {
+            // Whether an ending was declared depends on what hit the request: that must be known first.
+            let unknown = case.evidence.missing_of(&[HITS, ACCOUNTING]);
+            if reason == "wrong-ending" && !unknown.is_empty() {
+                unknown.into_iter().for_each(|input| sheet.missing(input));
+                continue;
+            }
             let text = format!("{}: {text}", record.id);
             let mut witness = about_request(reason, text, record.id.as_str(), REQUESTS);
             witness.escrow = record.response_devshard_id.clone();

@@ -3,15 +3,16 @@
 //! Reasons: `nonce-gap` (a host's log is not 1, 2, 3, …), `nonce-regressed` (a log or the gateway's nonce is shorter
 //! than before), `diff-rewritten` (a nonce holds other content than before), `nonce-reused` (two hosts hold different
 //! content at one nonce), `start-id` (a start whose id is not its nonce, or two in one diff), `inference-changed` (an
-//! inference's key fields changed), `nonce-in-two-requests`. Source: contract hosts 4.2, gateway 10.2.
+//! inference's key fields changed), `nonce-in-two-requests`, `nonce-in-two-attempts`, `nonce-above-latest`
+//! (a transaction about an inference that does not exist yet). Source: contract hosts 4.2, gateway 10.2.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::AssertionId;
 use evidence::rundir::ACCOUNTING;
 use evidence::snapshot::{Diff, Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, snapshot_file};
+use super::{Assertion, Case, about_nonce, is_host_log, snapshot_file, unread};
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion =
@@ -30,9 +31,15 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 continue;
             }
         };
+        unread(snapshot, moment, is_host_log, sheet);
         logs(snapshot, moment, &mut earlier, sheet);
         across_hosts(snapshot, moment, sheet);
         for escrow in &snapshot.escrows {
+            let status = format!("gateway/{}/status", escrow.escrow);
+            if let Some(missing) = snapshot.missing.iter().find(|missing| missing.what == status) {
+                sheet.missing(format!("{status} at {}: {}", moment.dir(), missing.why));
+                continue;
+            }
             let before = gateway.insert(escrow.escrow.clone(), escrow.nonce).unwrap_or_default();
             // After finalize a runtime may be unloaded and show no nonce; that is not a regression of the session.
             if escrow.nonce < before && moment != Moment::DrainFinal {
@@ -91,6 +98,12 @@ fn start_id(who: &str, escrow: &str, diff: &Diff, file: &str, sheet: &mut Sheet)
         let text = format!("{who}: nonce {} starts {starts:?}", diff.nonce);
         sheet.witness(about_nonce("start-id", text, escrow, diff.nonce, file));
     }
+    let above = diff.txs.iter().filter(|tx| tx.kind != "start" && tx.inference > Some(diff.nonce));
+    for tx in above {
+        let inference = tx.inference.unwrap_or_default();
+        let text = format!("{who}: nonce {} holds {} of inference {inference}", diff.nonce, tx.kind);
+        sheet.witness(about_nonce("nonce-above-latest", text, escrow, inference, file));
+    }
 }
 
 fn across_hosts(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
@@ -144,7 +157,15 @@ fn rows(case: &Case<'_>, sheet: &mut Sheet) {
     let mut owner: BTreeMap<(&str, u64), &str> = BTreeMap::new();
     for joined in case.evidence.joined.values() {
         let Some(row) = joined.accounting.as_ref().filter(|row| row.outcome != "cached") else { continue };
+        let mut own = BTreeSet::new();
         for attempt in &row.attempts {
+            if !own.insert(attempt.nonce) {
+                let text = format!("nonce {} belongs to two attempts of {}", attempt.nonce, joined.id);
+                let mut witness =
+                    about_nonce("nonce-in-two-attempts", text, &row.escrow, attempt.nonce, ACCOUNTING);
+                witness.request_id = Some(joined.id.clone());
+                sheet.witness(witness);
+            }
             let first = *owner.entry((&row.escrow, attempt.nonce)).or_insert(&row.request_id);
             if first != row.request_id {
                 let text = format!("nonce {} belongs to {first} and to {}", attempt.nonce, row.request_id);

@@ -1,14 +1,15 @@
 //! A5 `validation-ownership`: no validation work is committed twice (from diffs, any storage) or owned twice (leases,
 //! Postgres only).
 //!
-//! Reasons: `committed-twice`, `executor-validated-itself`, `owned-twice`. Source: contract hosts 5.4, 12.1 Q3.
+//! Reasons: `committed-twice`, `executor-validated-itself`, `owned-twice` (two leases of one participant for one
+//! inference, as around an epoch switch), `leased-after-submit` (a submitted lease is claimed again). Source: contract hosts 5.4, 12.1 Q3.
 
 use std::collections::BTreeMap;
 
 use evidence::assertion::{AssertionId, Status};
 use evidence::snapshot::{Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, snapshot_file};
+use super::{Assertion, Case, about_nonce, escrows_in_use, is_host_log, longest_log, snapshot_file, unread};
 use crate::applicability::not_applicable;
 use crate::sheet::Sheet;
 
@@ -32,32 +33,29 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let before = case.evidence.snapshot(Moment::DrainSynced).ok();
     let minimum = run.resolved.scenario.minimum.validations.unwrap_or(1);
     sheet.set_minimum(minimum.max(1));
-    let failed = commits(snapshot, before, sheet);
+    unread(snapshot, moment, is_host_log, sheet);
+    let failed = commits(case, snapshot, before, sheet);
     sheet.part("commits", if failed { Status::Fail } else { Status::Pass });
     match not_applicable(run, AssertionId::A5, "ownership") {
         Some(_) => sheet.part("ownership", Status::NotApplicable),
-        None => ownership(snapshot, sheet),
+        None => ownership(case, snapshot, sheet),
     }
 }
 
 /// Looks through the longest log of each escrow. True when something was committed twice.
-fn commits(snapshot: &Snapshot, before: Option<&Snapshot>, sheet: &mut Sheet) -> bool {
+fn commits(case: &Case<'_>, snapshot: &Snapshot, before: Option<&Snapshot>, sheet: &mut Sheet) -> bool {
     let file = snapshot_file(Moment::DrainFinal);
     let mut failed = false;
-    for gateway in &snapshot.escrows {
+    for escrow in escrows_in_use(case.evidence) {
         // A finalized runtime may show no group any more: the earlier snapshot has it.
-        let earlier = before.and_then(|s| s.escrows.iter().find(|e| e.escrow == gateway.escrow));
-        let group = if gateway.group.is_empty() {
-            earlier.map_or(&gateway.group, |e| &e.group)
-        } else {
-            &gateway.group
+        let states = [Some(snapshot), before].into_iter().flatten().flat_map(|s| &s.escrows);
+        let mut groups = states.filter(|e| e.escrow == escrow).map(|e| e.group.as_slice());
+        let Some(group) = groups.find(|group| !group.is_empty()) else {
+            sheet.missing(format!("who owns the slots of escrow {escrow}"));
+            continue;
         };
-        let logs = snapshot.hosts.iter().flat_map(|host| host.escrows.iter());
-        let longest = logs.filter(|log| log.escrow == gateway.escrow).max_by_key(|log| log.diffs.len());
-        let Some(log) = longest else {
-            if gateway.nonce > 0 {
-                sheet.missing(format!("no host log of escrow {}", gateway.escrow));
-            }
+        let Some(log) = longest_log(snapshot, escrow) else {
+            sheet.missing(format!("no host log of escrow {escrow}"));
             continue;
         };
         let mut commits: BTreeMap<(u64, &str), u64> = BTreeMap::new();
@@ -74,9 +72,9 @@ fn commits(snapshot: &Snapshot, before: Option<&Snapshot>, sheet: &mut Sheet) ->
                 failed = true;
                 let text = format!(
                     "escrow {}: {owner} committed its validation of {inference} again in nonce {}",
-                    gateway.escrow, diff.nonce
+                    escrow, diff.nonce
                 );
-                let mut witness = about_nonce("committed-twice", text, &gateway.escrow, inference, &file);
+                let mut witness = about_nonce("committed-twice", text, escrow, inference, &file);
                 witness.subject = Some(owner.to_owned());
                 sheet.witness(witness);
             }
@@ -87,11 +85,11 @@ fn commits(snapshot: &Snapshot, before: Option<&Snapshot>, sheet: &mut Sheet) ->
             {
                 failed = true;
                 let text =
-                    format!("escrow {}: {owner} validated its own inference {inference}", gateway.escrow);
+                    format!("escrow {}: {owner} validated its own inference {inference}", escrow);
                 sheet.witness(about_nonce(
                     "executor-validated-itself",
                     text,
-                    &gateway.escrow,
+                    escrow,
                     inference,
                     &file,
                 ));
@@ -101,20 +99,43 @@ fn commits(snapshot: &Snapshot, before: Option<&Snapshot>, sheet: &mut Sheet) ->
     failed
 }
 
-fn ownership(snapshot: &Snapshot, sheet: &mut Sheet) {
+/// Each participant leases for itself, so that only two leases of one owner contradict each other (contract hosts 5.2).
+fn ownership(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
     let Some(leases) = &snapshot.leases else {
         sheet.missing("validation leases were not read");
         sheet.part("ownership", Status::Unknown);
         return;
     };
     let file = snapshot_file(Moment::DrainFinal);
-    let mut seen: BTreeMap<(&str, u64), &str> = BTreeMap::new();
+    let mut seen: BTreeMap<(&str, u64, &str), u64> = BTreeMap::new();
     let mut failed = false;
     for lease in leases {
-        if let Some(other) = seen.insert((&lease.escrow, lease.inference), &lease.owner) {
+        if let Some(epoch) = seen.insert((&lease.escrow, lease.inference, &lease.owner), lease.epoch) {
             failed = true;
-            let text = format!("inference {} is leased to {other} and to {}", lease.inference, lease.owner);
-            sheet.witness(about_nonce("owned-twice", text, &lease.escrow, lease.inference, &file));
+            let text = format!(
+                "{} holds inference {} in epoch {epoch} and in epoch {}",
+                lease.owner, lease.inference, lease.epoch
+            );
+            let mut witness = about_nonce("owned-twice", text, &lease.escrow, lease.inference, &file);
+            witness.subject = Some(lease.owner.clone());
+            sheet.witness(witness);
+        }
+    }
+    let mut submitted: BTreeMap<(u64, &str, u64, &str), u64> = BTreeMap::new();
+    for (moment, snapshot) in &case.evidence.snapshots {
+        for lease in snapshot.leases.iter().flatten() {
+            let key = (lease.epoch, lease.escrow.as_str(), lease.inference, lease.owner.as_str());
+            if submitted.get(&key).is_some_and(|claimed| *claimed < lease.claimed_unix_us) {
+                failed = true;
+                let text = format!("{} claimed inference {} again after its submit", lease.owner, lease.inference);
+                let file = snapshot_file(*moment);
+                let mut witness = about_nonce("leased-after-submit", text, &lease.escrow, lease.inference, &file);
+                witness.subject = Some(lease.owner.clone());
+                sheet.witness(witness);
+            }
+            if lease.status == "submitted" {
+                submitted.insert(key, lease.claimed_unix_us);
+            }
         }
     }
     sheet.part("ownership", if failed { Status::Fail } else { Status::Pass });

@@ -1,6 +1,7 @@
 //! A6 `orphans`: no receipt, execution, validation or finish stays without its partner (moment (d)).
 //!
 //! Reasons: `pending-for-ever` (a start without receipt), `started-without-finish`, `finish-without-start`,
+//! `receipt-without-start`,
 //! `finish-of-another-escrow`, `validation-of-unknown-inference`, `waiting-in-mempool` (a host transaction that would
 //! still apply after finalize), `execution-without-finish` (a node completed a call whose nonce never ended).
 //! Residue that would not apply is information. Named rule `ghost`. Source: contract hosts 3.2, 10, 11.1; gateway 6.5.
@@ -11,7 +12,9 @@ use evidence::assertion::AssertionId;
 use evidence::rundir::{ACCOUNTING, NODE_CALLS};
 use evidence::snapshot::{HostEscrow, Moment, Snapshot, Tx};
 
-use super::{Assertion, Case, about_nonce, about_request, snapshot_file};
+use super::{
+    Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, longest_log, snapshot_file, unread,
+};
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
@@ -44,20 +47,22 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             return;
         }
     };
+    unread(snapshot, Moment::DrainFinal, is_host_state, sheet);
     let ghosts = ghosts(case);
-    let mut ended: BTreeSet<(String, u64)> = BTreeSet::new();
-    for gateway in &snapshot.escrows {
-        let logs = snapshot.hosts.iter().flat_map(|host| host.escrows.iter());
-        let longest = logs.filter(|log| log.escrow == gateway.escrow).max_by_key(|log| log.diffs.len());
-        let Some(log) = longest else {
-            sheet.missing(format!("no host log of escrow {}", gateway.escrow));
+    // `None`: no log tells what became of the inferences of this escrow.
+    let mut ended: BTreeMap<&str, Option<BTreeSet<u64>>> = BTreeMap::new();
+    for escrow in escrows_in_use(case.evidence) {
+        let Some(log) = longest_log(snapshot, escrow) else {
+            sheet.missing(format!("no host log of escrow {escrow}"));
+            ended.insert(escrow, None);
             continue;
         };
         let lives = replay(log, sheet);
+        let mut ended_here = BTreeSet::new();
         for (id, life) in &lives {
             sheet.looked(1);
             if life.finished || life.timed_out {
-                ended.insert((log.escrow.clone(), *id));
+                ended_here.insert(*id);
                 continue;
             }
             if case.rule_on("ghost") && ghosts.contains(&(log.escrow.clone(), *id)) {
@@ -74,7 +79,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             witness.request_id = request_of(case, &log.escrow, *id);
             sheet.witness(witness);
         }
-        mempools(snapshot, &gateway.escrow, &lives, sheet);
+        mempools(snapshot, escrow, &lives, sheet);
+        ended.insert(escrow, Some(ended_here));
     }
     executions(case, &ended, sheet);
 }
@@ -120,6 +126,9 @@ fn replay(log: &HostEscrow, sheet: &mut Sheet) -> BTreeMap<u64, Life> {
         }
         match tx.kind.as_str() {
             "start" => lives.entry(id).or_default().started = true,
+            "confirm_start" if !known => {
+                sheet.witness(about("receipt-without-start", "holds a receipt of unknown inference"));
+            }
             "finish" if !known => sheet.witness(about("finish-without-start", "finishes unknown inference")),
             "validation" | "vote" if !known => {
                 sheet.witness(about("validation-of-unknown-inference", "validates unknown inference"));
@@ -177,13 +186,21 @@ fn would_apply(tx: &Tx, lives: &BTreeMap<u64, Life>) -> bool {
 }
 
 /// Every call that a node completed ends as finish or timeout of its nonce.
-fn executions(case: &Case<'_>, ended: &BTreeSet<(String, u64)>, sheet: &mut Sheet) {
+fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<BTreeSet<u64>>>, sheet: &mut Sheet) {
     for joined in case.evidence.joined.values() {
         let Some(escrow) = &joined.escrow else { continue };
+        let known = match ended.get(escrow.as_str()) {
+            Some(Some(known)) => known,
+            Some(None) => continue,
+            None => {
+                sheet.missing(format!("no snapshot shows escrow {escrow} in use"));
+                continue;
+            }
+        };
         for call in joined.calls.iter().filter(|call| call.outcome == "completed" && call.rule.is_none()) {
             let Some(nonce) = call.nonce else { continue };
             sheet.looked(1);
-            if !ended.contains(&(escrow.clone(), nonce)) {
+            if !known.contains(&nonce) {
                 let text =
                     format!("{} completed call {} of nonce {nonce}, which never ended", call.node, call.call);
                 let mut witness = about_request("execution-without-finish", text, &joined.id, NODE_CALLS);

@@ -10,7 +10,7 @@ use evidence::assertion::AssertionId;
 use evidence::event::EventKind;
 use evidence::snapshot::{Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, snapshot_file};
+use super::{Assertion, Case, about_nonce, is_host_log, snapshot_file, unread};
 use crate::applicability::not_applicable;
 use crate::sheet::Sheet;
 
@@ -24,7 +24,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     }
     for moment in [Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal] {
         match case.evidence.snapshot(moment) {
-            Ok(snapshot) => compare(snapshot, moment, sheet),
+            Ok(snapshot) => {
+                every_host(case, snapshot, moment, sheet);
+                compare(snapshot, moment, sheet);
+            }
             Err(missing) => sheet.missing(missing),
         }
     }
@@ -33,11 +36,27 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     }
 }
 
-fn compare(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
-    let unread = snapshot.missing.iter().filter(|missing| missing.what.starts_with("host-"));
-    for missing in unread {
-        sheet.missing(format!("{} at {}: {}", missing.what, moment.dir(), missing.why));
+/// A host that is not seen can't agree: it is missing, whatever the others say.
+fn every_host(case: &Case<'_>, snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
+    unread(snapshot, moment, is_host_log, sheet);
+    let seen = snapshot.hosts.len() as u64;
+    let wanted = u64::from(case.evidence.run.resolved.scenario.devshard.participants);
+    if seen < wanted {
+        sheet.missing(format!("{seen} of {wanted} hosts at {}", moment.dir()));
     }
+    for escrow in snapshot.escrows.iter().filter(|escrow| escrow.nonce > 0) {
+        let without = snapshot.hosts.iter().filter(|host| {
+            escrow.group.contains(&host.participant)
+                && !host.escrows.iter().any(|log| log.escrow == escrow.escrow)
+        });
+        for host in without {
+            let text = format!("no log of escrow {} at {}, {}", escrow.escrow, host.service, moment.dir());
+            sheet.missing(text);
+        }
+    }
+}
+
+fn compare(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
     let file = snapshot_file(moment);
     let mut seen: BTreeMap<(&str, u64), (&str, &str, &str)> = BTreeMap::new();
     for host in &snapshot.hosts {
@@ -71,7 +90,7 @@ fn compare(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
 /// Only where finalize succeeded: its closing rounds bring every host to the last nonce.
 fn lag(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
     for event in &case.evidence.events {
-        let EventKind::DrainStep { what, escrow, status: Some(200), .. } = &event.event else { continue };
+        let EventKind::DrainStep { what, escrow, status: Some(200..300), .. } = &event.event else { continue };
         if what != "finalize" {
             continue;
         }

@@ -7,15 +7,16 @@
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
 use evidence::drain::{DrainPart, DrainSample, SIGNALS};
-use evidence::rundir::DRAIN;
-use evidence::snapshot::Moment;
+use evidence::event::EventKind;
+use evidence::rundir::{DRAIN, EVENTS};
+use evidence::snapshot::{Moment, Snapshot};
 use scenario::model::Limit;
 
-use super::{Assertion, Case, about_nonce, snapshot_file};
+use super::{Assertion, Case, about_nonce, escrows_in_use, snapshot_file, unread};
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion =
-    Assertion { id: AssertionId::A8, inputs: &[DRAIN], unit: "signals and escrows", judge };
+    Assertion { id: AssertionId::A8, inputs: &[DRAIN, EVENTS], unit: "signals and escrows", judge };
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let passive = case.evidence.drain.iter().rfind(|sample| sample.part == DrainPart::Passive);
@@ -26,6 +27,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     match case.evidence.snapshot(Moment::DrainSynced) {
         Err(missing) => sheet.missing(missing),
         Ok(snapshot) => {
+            unread(snapshot, Moment::DrainSynced, |what| what.ends_with("/debug/pending"), sheet);
+            steps(case, snapshot, sheet);
             for escrow in &snapshot.escrows {
                 sheet.looked(1);
                 if let Some(tx) = escrow.pending.first() {
@@ -69,10 +72,45 @@ fn signals(case: &Case<'_>, sample: &DrainSample, sheet: &mut Sheet) {
         }
     }
     let all_zero = SIGNALS.iter().all(|s| sample.signals.get(s.name).copied().flatten() == Some(0.0));
+    if !deadline {
+        stable(case, sheet);
+    }
     if deadline && all_zero {
         // Zero in the last sample, but never for K samples in a row.
         let moving = moving(case);
         sheet.witness(left(reason, moving, 0.0, "was never zero for enough samples in a row"));
+    }
+}
+
+/// The samples must show what the last one claims: zero for as many samples in a row as the scenario asks.
+fn stable(case: &Case<'_>, sheet: &mut Sheet) {
+    let wanted = case.evidence.run.resolved.scenario.drain.stable_samples;
+    let samples = case.evidence.drain.iter().rev().filter(|sample| sample.part == DrainPart::Passive);
+    let zero = |sample: &&DrainSample| {
+        SIGNALS.iter().all(|signal| sample.signals.get(signal.name).copied().flatten() == Some(0.0))
+    };
+    let seen = samples.take_while(zero).count();
+    if seen < wanted as usize {
+        sheet.missing(format!("{DRAIN}: {seen} samples at the end are zero, {wanted} are needed"));
+    }
+}
+
+/// Each escrow was synced and finalized: what was not closed was not drained. An action may end an escrow earlier.
+fn steps(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
+    let seen: Vec<&str> = snapshot.escrows.iter().map(|escrow| escrow.escrow.as_str()).collect();
+    for escrow in escrows_in_use(case.evidence) {
+        if !seen.contains(&escrow) {
+            sheet.missing(format!("escrow {escrow} after sync"));
+        }
+        for step in ["sync", "finalize"] {
+            let done = case.evidence.events.iter().any(|event| {
+                matches!(&event.event, EventKind::DrainStep { what, escrow: of, status: Some(200..300), .. }
+                    if what == step && of == escrow)
+            });
+            if !done && case.evidence.run.resolved.scenario.actions.is_empty() {
+                sheet.missing(format!("{step} of escrow {escrow} did not succeed"));
+            }
+        }
     }
 }
 
@@ -111,7 +149,7 @@ fn within_protocol(case: &Case<'_>) -> bool {
     longest.is_some_and(|seconds| deadline.us() < seconds.saturating_mul(1_000_000))
 }
 
-fn locks(snapshot: &evidence::snapshot::Snapshot, sheet: &mut Sheet) {
+fn locks(snapshot: &Snapshot, sheet: &mut Sheet) {
     let Some(dapi) = &snapshot.dapi else {
         sheet.missing("mock-dapi statistics after sync");
         return;

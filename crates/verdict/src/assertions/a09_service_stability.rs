@@ -1,12 +1,13 @@
 //! A9 `service-stability`: no required service ends, restarts, or becomes unready outside the planned actions.
 //!
 //! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`. A service that an action names is
-//! exempt. Identity is pid and start time, never health alone. Source: design section 7, contract hosts 11.1 A8.
+//! exempt. Identity is pid, start time and the start time in its metrics, never health alone. What a
+//! probe says before the stack is up is no change. Source: design section 7, contract hosts 11.1 A8.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
-use evidence::event::EventKind;
+use evidence::event::{EventKind, Phase};
 use evidence::rundir::EVENTS;
 use evidence::snapshot::Moment;
 use scenario::model::ServiceAction;
@@ -19,8 +20,10 @@ pub(super) const ASSERTION: Assertion =
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let planned = planned(case);
+    let mut up = false;
     for event in &case.evidence.events {
         match &event.event {
+            EventKind::PhaseStarted { phase } => up |= *phase != Phase::Prepare && *phase != Phase::Start,
             EventKind::ProcessExited { service, code, signal, planned: false, .. }
                 if service != "loadgen" && !planned.contains(service.as_str()) =>
             {
@@ -36,7 +39,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                     event.seq,
                 ));
             }
-            EventKind::Probe { service, ready: false, detail } if !planned.contains(service.as_str()) => {
+            EventKind::Probe { service, ready: false, detail } if up && !planned.contains(service.as_str()) => {
                 let detail = detail.as_deref().unwrap_or("no answer");
                 sheet.witness(about(
                     "not-ready",
@@ -48,7 +51,31 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             _ => {}
         }
     }
+    identities(case, &planned, sheet);
+}
+
+/// Each required service is the same process in its ready line and in every snapshot.
+fn identities(case: &Case<'_>, planned: &BTreeSet<&str>, sheet: &mut Sheet) {
     let mut identities: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
+    let mut metric_starts: BTreeMap<&str, &str> = BTreeMap::new();
+    for event in &case.evidence.events {
+        let EventKind::ProcessReady { service, pid, start_ticks, .. } = &event.event else { continue };
+        if service == "loadgen" || planned.contains(service.as_str()) {
+            continue;
+        }
+        let identity = (*pid, *start_ticks);
+        if *identities.entry(service).or_insert(identity) != identity {
+            let text = format!("{service} became ready again as another process");
+            sheet.witness(about("restarted", service, text, event.seq));
+        }
+    }
+    let required: BTreeSet<&str> = case
+        .evidence
+        .snapshots
+        .values()
+        .flat_map(|snapshot| snapshot.processes.iter().map(|process| process.service.as_str()))
+        .chain(identities.keys().copied())
+        .collect();
     for moment in [Moment::Before, Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal] {
         let snapshot = match case.evidence.snapshot(moment) {
             Ok(snapshot) => snapshot,
@@ -57,6 +84,11 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 continue;
             }
         };
+        for service in &required {
+            if !snapshot.processes.iter().any(|process| process.service == *service) {
+                sheet.missing(format!("{service} at {}", moment.dir()));
+            }
+        }
         for process in &snapshot.processes {
             sheet.looked(1);
             if planned.contains(process.service.as_str()) {
@@ -64,9 +96,12 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             }
             let identity = (process.pid, process.start_ticks);
             let first = *identities.entry(&process.service).or_insert(identity);
+            let replaced = process.metric_start.as_deref().is_some_and(|start| {
+                *metric_starts.entry(&process.service).or_insert(start) != start
+            });
             let found = if !process.ready {
                 Some(("not-ready", format!("{} is not running at {}", process.service, moment.dir())))
-            } else if first != identity {
+            } else if first != identity || replaced {
                 Some(("restarted", format!("{} is another process at {}", process.service, moment.dir())))
             } else {
                 None

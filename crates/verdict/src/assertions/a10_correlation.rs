@@ -3,21 +3,22 @@
 //!
 //! Reasons: `no-escrow`, `no-accounting-row`, `no-attempts`, `call-not-in-accounting` (a node worked for a nonce that
 //! no attempt names), `unknown-host`, `other-escrow` (the row is another escrow's), `shared-row` (two requests share one
-//! row), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
+//! row), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
+//! its calls shows that), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
 
 use std::collections::BTreeMap;
 
 use evidence::accounting::{AccountingRow, JoinedRequest};
 use evidence::assertion::AssertionId;
-use evidence::rundir::{ACCOUNTING, NODE_CALLS, REQUESTS};
-use scenario::fault::RequestClass;
+use evidence::record::ClientClass;
+use evidence::rundir::{ACCOUNTING, HITS, NODE_CALLS, REQUESTS};
 
 use super::{Assertion, Case, about_request};
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
     id: AssertionId::A10,
-    inputs: &[REQUESTS, ACCOUNTING, NODE_CALLS],
+    inputs: &[REQUESTS, ACCOUNTING, NODE_CALLS, HITS],
     unit: "walks from client to node",
     judge,
 };
@@ -25,12 +26,8 @@ pub(super) const ASSERTION: Assertion = Assertion {
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let mut rows: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for (index, joined) in &case.evidence.joined {
-        let class = case.decided.get(index).map(|decided| decided.class);
         if !joined.accepted {
-            if class == Some(RequestClass::Rejected) {
-                sheet.looked(1);
-                rejected(case, *index, joined, sheet);
-            }
+            not_accepted(case, *index, joined, sheet);
             continue;
         }
         sheet.looked(1);
@@ -53,6 +50,11 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
         if row.escrow != *escrow {
             fail("other-escrow", format!("the row belongs to escrow {}", row.escrow), sheet);
+        }
+        let rules = case.decided.get(index).map(|decided| decided.rules.as_slice()).unwrap_or_default();
+        let unseen = rules.iter().find(|rule| !joined.calls.iter().any(|call| call.rule.as_ref() == Some(rule)));
+        if let Some(rule) = unseen {
+            fail("hit-not-joined", format!("{rule} hit it, no joined call shows it"), sheet);
         }
         if let Some((reason, text)) = attempts(case, joined, row) {
             fail(reason, text, sheet);
@@ -81,6 +83,22 @@ fn attempts(case: &Case<'_>, joined: &JoinedRequest, row: &AccountingRow) -> Opt
     let slots = devshard.slots.unwrap_or(devshard.participants);
     let unknown = row.attempts.iter().find(|attempt| attempt.host_idx >= slots)?;
     Some(("unknown-host", format!("attempt {} names host {} of {slots}", unknown.nonce, unknown.host_idx)))
+}
+
+fn not_accepted(case: &Case<'_>, index: u64, joined: &JoinedRequest, sheet: &mut Sheet) {
+    let Some(record) = case.evidence.records.get(&index) else { return };
+    match record.status {
+        Some(status) if (200..300).contains(&status) => {
+            sheet.looked(1);
+            let text = format!("{} was answered with {status}, and no node and no escrow knows it", joined.id);
+            sheet.witness(about_request("answered-but-not-accepted", text, &joined.id, ACCOUNTING));
+        }
+        Some(_) if record.client_class == ClientClass::HttpError => {
+            sheet.looked(1);
+            rejected(case, index, joined, sheet);
+        }
+        _ => {}
+    }
 }
 
 /// Refused before acceptance: the client id and a reason are all there can be.

@@ -15,9 +15,10 @@ mod a11_conservation;
 mod thresholds;
 mod validity;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
+use evidence::snapshot::{HostEscrow, Moment, Snapshot};
 
 use crate::classify::Decided;
 use crate::load::Evidence;
@@ -109,7 +110,36 @@ fn about_nonce(reason: &str, message: String, escrow: &str, nonce: u64, file: &s
     witness
 }
 
+/// Notes what a snapshot itself says could not be read, as far as it matters to the caller.
+fn unread(snapshot: &Snapshot, moment: Moment, matters: fn(&str) -> bool, sheet: &mut Sheet) {
+    for missing in snapshot.missing.iter().filter(|missing| matters(&missing.what)) {
+        sheet.missing(format!("{} at {}: {}", missing.what, moment.dir(), missing.why));
+    }
+}
+
+/// Whether a name of [`Snapshot::missing`] is a host's log of diffs.
+fn is_host_log(what: &str) -> bool {
+    what.starts_with("host-") && what.ends_with("/diffs")
+}
+
+/// Whether a name of [`Snapshot::missing`] is a host's log or mempool.
+fn is_host_state(what: &str) -> bool {
+    is_host_log(what) || (what.starts_with("host-") && what.ends_with("/mempool"))
+}
+
+/// Every escrow that any snapshot shows in use: a later snapshot must not lose one without a word.
+fn escrows_in_use(evidence: &Evidence) -> BTreeSet<&str> {
+    let escrows = evidence.snapshots.values().flat_map(|snapshot| &snapshot.escrows);
+    escrows.filter(|escrow| escrow.nonce > 0).map(|escrow| escrow.escrow.as_str()).collect()
+}
+
+/// The longest log of an escrow over all hosts.
+fn longest_log<'s>(snapshot: &'s Snapshot, escrow: &str) -> Option<&'s HostEscrow> {
+    let logs = snapshot.hosts.iter().flat_map(|host| host.escrows.iter());
+    logs.filter(|log| log.escrow == escrow).max_by_key(|log| log.diffs.len())
+}
+
 /// File of a moment's snapshot.
-fn snapshot_file(moment: evidence::snapshot::Moment) -> String {
+fn snapshot_file(moment: Moment) -> String {
     format!("{}/{}/{}", evidence::rundir::SNAPSHOTS, moment.dir(), evidence::rundir::SNAPSHOT_FILE)
 }

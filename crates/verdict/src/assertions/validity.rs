@@ -1,22 +1,23 @@
 //! V `validity`: the run says something about Devshard, not about the generator or a mock.
 //!
 //! Reasons: `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`,
-//! `too-few-requests`, `concurrency-not-held`, `mock-saturated`, `saturation-absent`. Source: design section 7,
+//! `too-few-requests`, `concurrency-not-held`, `requests-dropped`, `mock-saturated`, `saturation-absent`. Source: design section 7,
 //! specification "Measurements".
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
 use evidence::event::EventKind;
-use evidence::rundir::EVENTS;
+use evidence::record::ClientClass;
+use evidence::rundir::{EVENTS, REQUESTS};
 use evidence::snapshot::Moment;
 use scenario::control::NodeStats;
 use scenario::model::Saturation;
 use scenario::pipe::GeneratorHealth;
 
-use super::{Assertion, Case, snapshot_file};
+use super::{Assertion, Case, about_request, snapshot_file};
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion =
-    Assertion { id: AssertionId::V, inputs: &[EVENTS], unit: "limits of generator and mocks", judge };
+    Assertion { id: AssertionId::V, inputs: &[EVENTS, REQUESTS], unit: "limits of generator and mocks", judge };
 
 /// A node counts as saturated when it refused a call, or when callers waited for a worker for more than this share of
 /// the load: a queue of one now and then is inside its capacity.
@@ -34,15 +35,32 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             Err(error) => sheet.missing(format!("generator health: {error}")),
         },
     }
-    if !case.partial() {
+    if case.partial() {
+        sheet.missing("the load was stopped before the end of its plan");
+    } else {
         steps(case, sheet);
     }
+    dropped(case, sheet);
     match case.evidence.snapshot(Moment::DrainPassive) {
         Err(missing) => sheet.missing(missing),
         Ok(snapshot) => match &snapshot.openai {
             None => sheet.missing("mock-openai statistics after the load"),
             Some(stats) => nodes(case, &stats.nodes, sheet),
         },
+    }
+}
+
+/// Planned requests that the generator itself could not send.
+fn dropped(case: &Case<'_>, sheet: &mut Sheet) {
+    for record in case.evidence.records.values() {
+        let reason = match record.client_class {
+            ClientClass::Dropped => "requests-dropped",
+            ClientClass::GeneratorPorts => "generator-ports",
+            ClientClass::GeneratorFds => "generator-fds",
+            _ => continue,
+        };
+        let text = format!("{} was not sent: {}", record.id, record.client_class.word());
+        sheet.witness(about_request(reason, text, record.id.as_str(), REQUESTS));
     }
 }
 
@@ -129,6 +147,11 @@ fn nodes(case: &Case<'_>, nodes: &[NodeStats], sheet: &mut Sheet) {
             _ => 0,
         })
         .sum();
+    for node in &resolved.nodes {
+        if !nodes.iter().any(|stats| stats.name == node.name) {
+            sheet.missing(format!("statistics of {}", node.name));
+        }
+    }
     for node in nodes {
         sheet.looked(1);
         let refused = node.execution.rejected + node.validation.rejected;
