@@ -1,5 +1,9 @@
 //! Every planted defect of a host shows what it is there to show.
 #![cfg(feature = "planted-defects")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail the test; the lint exempts only test functions"
+)]
 
 mod support;
 

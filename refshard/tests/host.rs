@@ -1,5 +1,10 @@
 //! A host between a chain, an allocator, model servers and a user.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail the test; the lint exempts only test functions"
+)]
+
 mod support;
 
 use std::collections::BTreeMap;

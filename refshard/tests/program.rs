@@ -1,5 +1,10 @@
 //! The real programs: ready line, kill -9, failover of the router, command line.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail the test; the lint exempts only test functions"
+)]
+
 mod support;
 
 use std::io::{BufRead as _, BufReader};

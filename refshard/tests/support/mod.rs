@@ -1,7 +1,10 @@
 //! A small world around a host under test: chain, allocator, model servers and a user, all in this process.
 
 #![expect(dead_code, reason = "each test file uses a part of it")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test; the lint exempts only test functions")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests fail the test; the lint exempts only test functions"
+)]
 
 pub mod chain;
 pub mod dapi;
