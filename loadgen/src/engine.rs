@@ -26,8 +26,8 @@ pub type Observer = Box<dyn Fn(LoadgenLine)>;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// A count step reports at each such part of its requests.
 const PROGRESS_PARTS: u64 = 20;
-/// After an abort, time for the lines that were never reached.
-const REST_AFTER_ABORT_US: u64 = 2_000_000;
+/// When the end is hurried, time for the lines that were never reached.
+const REST_HURRIED_US: u64 = 2_000_000;
 /// Lines without a request between two looks at signals.
 const REST_BATCH: u64 = 1024;
 
@@ -238,7 +238,7 @@ impl Engine {
 
     fn fail(&self, error: LoadgenError) {
         self.failure.borrow_mut().get_or_insert(error);
-        self.halt.abort(Reason::Failed);
+        self.halt.abort_at_once(Reason::Failed);
     }
 
     async fn tick(self: Rc<Self>, step: usize) {
@@ -265,7 +265,7 @@ impl Engine {
         }
     }
 
-    /// Writes a record for every line that was not reached. After an abort only as many as fit into a short time.
+    /// Writes a record for every line that was not reached. In a hurry only as many as fit into a short time.
     ///
     /// # Errors
     /// Usage when the rest of the plan can't be read.
@@ -283,7 +283,7 @@ impl Engine {
             }
             tokio::task::yield_now().await;
             let now_us = self.clock().now_us();
-            if self.halt.is_aborted() && now_us >= *until_us.get_or_insert(now_us + REST_AFTER_ABORT_US) {
+            if self.halt.is_hurried() && now_us >= *until_us.get_or_insert(now_us + REST_HURRIED_US) {
                 return Ok(());
             }
         }

@@ -4,13 +4,13 @@ use std::cell::Cell;
 
 use tokio::sync::Notify;
 
-/// Why the load ended before its plan. The first reason stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the load ended before its plan. Of several, the gravest stays: the last one in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// SIGINT or SIGTERM.
-    Signal,
     /// The runner said `stop`.
     Command,
+    /// SIGINT or SIGTERM.
+    Signal,
     /// Standard input ended: the runner is gone.
     RunnerGone,
     /// Something of ours failed.
@@ -22,6 +22,7 @@ pub enum Reason {
 pub struct Halt {
     reason: Cell<Option<Reason>>,
     abort: Cell<bool>,
+    hurry: Cell<bool>,
     stopped: Notify,
     aborted: Notify,
 }
@@ -29,9 +30,7 @@ pub struct Halt {
 impl Halt {
     /// No new requests from now on.
     pub fn stop(&self, reason: Reason) {
-        if self.reason.get().is_none() {
-            self.reason.set(Some(reason));
-        }
+        self.reason.set(self.reason.get().max(Some(reason)));
         self.stopped.notify_waiters();
     }
 
@@ -40,6 +39,18 @@ impl Halt {
         self.stop(reason);
         self.abort.set(true);
         self.aborted.notify_waiters();
+    }
+
+    /// Open requests are cut, and nothing that takes long is begun any more.
+    pub fn abort_at_once(&self, reason: Reason) {
+        self.hurry.set(true);
+        self.abort(reason);
+    }
+
+    /// Whether the program must end now.
+    #[must_use]
+    pub fn is_hurried(&self) -> bool {
+        self.hurry.get()
     }
 
     /// Why it was stopped, if it was.
@@ -74,5 +85,25 @@ impl Halt {
         if !self.is_aborted() {
             notified.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_gravest_reason_stays_and_waiters_wake() {
+        let halt = Halt::default();
+        assert!(!halt.is_stopped() && !halt.is_aborted());
+        halt.stop(Reason::Signal);
+        halt.stop(Reason::Command);
+        halt.stopped().await;
+        assert_eq!((halt.reason(), halt.is_aborted()), (Some(Reason::Signal), false));
+        halt.abort(Reason::Command);
+        halt.aborted().await;
+        assert!(!halt.is_hurried());
+        halt.abort_at_once(Reason::Failed);
+        assert_eq!((halt.reason(), halt.is_hurried()), (Some(Reason::Failed), true));
     }
 }

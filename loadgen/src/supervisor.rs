@@ -53,29 +53,30 @@ pub struct Inputs {
 pub async fn run(inputs: Inputs) -> LoadgenError {
     let Inputs { commands, signals: (mut interrupt, mut terminate), mut write_failed, halt, drain } = inputs;
     let (mut commands, steps) = commands.unzip();
+    let mut signals = 0_u32;
     loop {
         tokio::select! {
-            Some(()) = interrupt.recv() => on_signal(&halt, drain),
-            Some(()) = terminate.recv() => on_signal(&halt, drain),
+            Some(()) = interrupt.recv() => on_signal(&halt, drain, &mut signals),
+            Some(()) = terminate.recv() => on_signal(&halt, drain, &mut signals),
             Ok(message) = &mut write_failed => {
-                halt.abort(Reason::Failed);
+                halt.abort_at_once(Reason::Failed);
                 return LoadgenError::Environment(message);
             }
             command = next(&mut commands) => match command {
                 Command::Go(step) => {
                     // Full only when the runner sent more steps at once than a job has; then the last is refused.
                     if steps.as_ref().is_none_or(|steps| steps.try_send(step).is_err()) {
-                        halt.abort(Reason::Failed);
+                        halt.abort_at_once(Reason::Failed);
                         return LoadgenError::Usage(format!("`go {step}` came while too many steps were waiting"));
                     }
                 }
                 Command::Stop => stop(&halt, Reason::Command, drain),
                 Command::Gone => {
                     commands = None;
-                    halt.abort(Reason::RunnerGone);
+                    halt.abort_at_once(Reason::RunnerGone);
                 }
                 Command::Unknown(line) => {
-                    halt.abort(Reason::Failed);
+                    halt.abort_at_once(Reason::Failed);
                     return LoadgenError::Usage(format!("command {line:?} is not known; `go <step>` and `stop` are"));
                 }
             },
@@ -90,24 +91,24 @@ async fn next(commands: &mut Option<mpsc::Receiver<Command>>) -> Command {
     }
 }
 
-fn on_signal(halt: &Rc<Halt>, drain: Duration) {
-    if halt.reason() == Some(Reason::Signal) {
-        halt.abort(Reason::Signal);
+/// The first signal lets open requests end, the second one does not.
+fn on_signal(halt: &Rc<Halt>, drain: Duration, signals: &mut u32) {
+    *signals += 1;
+    if *signals > 1 {
+        halt.abort_at_once(Reason::Signal);
     } else {
         stop(halt, Reason::Signal, drain);
     }
 }
 
-/// Stops, and aborts when the drain takes longer than it may.
+/// Stops, and cuts what is still open after the drain.
 fn stop(halt: &Rc<Halt>, reason: Reason, drain: Duration) {
-    if reason == Reason::Signal || !halt.is_stopped() {
-        halt.stop(reason);
-        let halt = Rc::clone(halt);
-        tokio::task::spawn_local(async move {
-            tokio::time::sleep(drain).await;
-            halt.abort(reason);
-        });
-    }
+    halt.stop(reason);
+    let halt = Rc::clone(halt);
+    tokio::task::spawn_local(async move {
+        tokio::time::sleep(drain).await;
+        halt.abort(reason);
+    });
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::Write as _;
 
+use evidence::redact::SECRET_LEN_MIN;
+
 use crate::error::LoadgenError;
 use crate::target::Target;
 
@@ -25,10 +27,18 @@ impl ClientKey {
     /// # Errors
     /// Usage when the key can't stand in a header; the message does not show it.
     pub fn new(text: String) -> Result<Self, LoadgenError> {
-        if text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.is_empty() {
-            return Ok(Self(text));
+        if text.len() < SECRET_LEN_MIN {
+            // A shorter one could not be told from innocent text when it is taken out of what a server echoes.
+            return Err(LoadgenError::Usage(format!(
+                "{KEY_VARIABLE} has less than {SECRET_LEN_MIN} characters"
+            )));
         }
-        Err(LoadgenError::Usage(format!("{KEY_VARIABLE} holds characters that can't stand in a header")))
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(LoadgenError::Usage(format!(
+                "{KEY_VARIABLE} holds characters that can't stand in a header"
+            )));
+        }
+        Ok(Self(text))
     }
 
     /// The key of the environment; an unset or empty variable is no key.
@@ -114,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_key_with_a_line_break_is_refused_and_not_shown() {
-        for text in ["", "sk-secret\r\nX: y", "sk secret"] {
+        for text in ["", "sk-key", "sk-secret\r\nX: y", "sk secret text"] {
             let error = ClientKey::new(text.to_owned()).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{error}");
         }
