@@ -29,6 +29,8 @@ pub struct Answer {
     tokens: Vec<Token>,
     top_logprobs: Option<usize>,
     prompt_tokens: u64,
+    /// What usage says: a token that a fault leaves out was still made.
+    completion_tokens: u64,
     /// What ends every chunk behind its choices, with the blank line.
     chunk_tail: String,
     /// Members behind the choices of the JSON document, without usage.
@@ -50,7 +52,7 @@ impl Answer {
     #[must_use]
     pub fn new(chat: &Chat, seed: u64, created_unix_s: i64) -> Self {
         let start = draw(&[Field::Integer(seed), Field::Text("text"), Field::Text(&chat.key)]);
-        let tokens = match &chat.enforced {
+        let tokens: Vec<Token> = match &chat.enforced {
             Some(enforced) => enforced.iter().map(given).collect(),
             None => (0_u64..).take(chat.tokens).map(|index| Token::Word(pick(start, index))).collect(),
         };
@@ -60,6 +62,7 @@ impl Answer {
             format!(r#"],"created":{created_unix_s},"id":"{id}","model":{model},"object":"{object}""#)
         };
         Self {
+            completion_tokens: tokens.len() as u64,
             tokens,
             top_logprobs: chat.top_logprobs,
             prompt_tokens: (chat.prompt_bytes / BYTES_PER_TOKEN).max(1),
@@ -75,7 +78,7 @@ impl Answer {
         self.tokens.len()
     }
 
-    /// Leaves the first token out (JSON form of `drop_first_content`); usage still counts what is left.
+    /// Leaves the first token out: the JSON form of `drop_first_content`.
     pub fn drop_first_token(&mut self) {
         if !self.tokens.is_empty() {
             self.tokens.remove(0);
@@ -172,7 +175,7 @@ impl Answer {
     }
 
     fn usage(&self) -> String {
-        let (prompt, completion) = (self.prompt_tokens, self.tokens.len() as u64);
+        let (prompt, completion) = (self.prompt_tokens, self.completion_tokens);
         format!(
             r#","usage":{{"completion_tokens":{completion},"prompt_tokens":{prompt},"total_tokens":{}}}"#,
             prompt + completion

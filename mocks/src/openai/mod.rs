@@ -127,7 +127,8 @@ enum Target {
 fn target(path: &str) -> Target {
     let path = path.split('?').next().unwrap_or_default();
     let (lock, rest) = match path.strip_prefix("/l/").and_then(|tail| tail.split_once('/')) {
-        Some((lock, rest)) if !lock.is_empty() => (Some(lock), rest),
+        // Bounded: it goes into every log entry.
+        Some((lock, rest)) if (1..=256).contains(&lock.len()) => (Some(lock), rest),
         Some(_) => return Target::Unknown,
         None => (None, path.strip_prefix('/').unwrap_or_default()),
     };

@@ -14,6 +14,10 @@ use serde_json::{Number, Value};
 const MAX_TOKENS_DEFAULT: u64 = 16;
 /// Most tokens of an answer; a larger `max_tokens` gives this many.
 pub const TOKENS_MAX: u64 = 8_192;
+/// Most alternatives of an enforced token (contract mocks 3.10).
+const TOP_TOKENS_MAX: usize = 64;
+/// Longest salt that is logged; ours have twelve characters.
+const SALT_BYTES_MAX: usize = 64;
 
 /// A chat request as the mock understands it.
 #[derive(Debug)]
@@ -114,7 +118,11 @@ pub fn read(body: &[u8], x_request_id: Option<&str>) -> Result<Chat, BadBody> {
         enforced,
         kind: if replay { CallKind::Validation } else { CallKind::Execution },
         request_id: marker.as_ref().map(|marker| marker.id.to_owned()),
-        salt: marker.as_ref().and_then(|marker| marker.salt).map(str::to_owned),
+        salt: marker
+            .as_ref()
+            .and_then(|marker| marker.salt)
+            .filter(|salt| salt.len() <= SALT_BYTES_MAX)
+            .map(str::to_owned),
         key: marker.map_or_else(|| messages_digest(text), |marker| marker.id.to_owned()),
     })
 }
@@ -125,7 +133,14 @@ fn read_enforced(value: Value) -> Result<Vec<Enforced>, BadBody> {
         param: Some("enforced_tokens"),
     };
     let read: EnforcedTokens = serde_json::from_value(value).map_err(refused)?;
-    Ok(read.tokens.unwrap_or_default())
+    let tokens = read.tokens.unwrap_or_default();
+    let top_tokens = |token: &Enforced| token.top_tokens.as_ref().map_or(0, Vec::len);
+    // A rendered entry is many times as long as what asks for it.
+    if tokens.len() as u64 > TOKENS_MAX || tokens.iter().any(|token| top_tokens(token) > TOP_TOKENS_MAX) {
+        let message = format!("at most {TOKENS_MAX} enforced tokens of {TOP_TOKENS_MAX} alternatives each");
+        return Err(BadBody { message, param: Some("enforced_tokens") });
+    }
+    Ok(tokens)
 }
 
 /// Whole numbers only; clients also write `32.0`.
@@ -251,6 +266,10 @@ mod tests {
         let bad = read(br#"{"messages":[],"enforced_tokens":[1]}"#, None).unwrap_err();
         assert_eq!(bad.param, Some("enforced_tokens"));
         assert!(chat(r#"{"messages":[],"enforced_tokens":null}"#).enforced.is_none());
+        let many = vec![r#"{"token":"5"}"#; 8_193].join(",");
+        let bad =
+            read(format!(r#"{{"messages":[],"enforced_tokens":{{"tokens":[{many}]}}}}"#).as_bytes(), None);
+        assert_eq!(bad.unwrap_err().param, Some("enforced_tokens"));
     }
 
     #[test]

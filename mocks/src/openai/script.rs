@@ -6,7 +6,7 @@
 //! | `reset_before_headers`, `close_before_headers` | RST or FIN at once, without a worker | same |
 //! | `delay_headers` | waits, then as usual | same |
 //! | `delay_first_content` | headers at once, then the wait on top of TTFT | headers at once, then waits, then the body |
-//! | `drop_first_content` | first content event left out | first token left out of content, log probabilities, usage |
+//! | `drop_first_content` | first content event left out | first token left out of content and log probabilities |
 //! | `slow_tokens` | this interval between content events | TTFT plus this interval for every later token |
 //! | `stall` | pauses after n content events (at most before the finish chunk) | pauses in the middle of the body |
 //! | `cut_after_events` | n content events, then the end | half of the body: `clean` announces the half, else the whole |

@@ -123,6 +123,7 @@ async fn what_is_left_out_is_missing_and_nothing_else() {
     let (sse, json) = both(NodeFault::DropFirstContent(true), NodeOutcome::Faulted).await;
     assert_eq!(strip(&sse.events()), without(0));
     assert_eq!(json.content(), sse.joined());
+    assert_eq!(json.json()["usage"], clean_json.json()["usage"]);
 }
 
 /// Events without their second.
