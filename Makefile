@@ -19,6 +19,8 @@ demo: build
 ## What CI runs after `make check`.
 test:
 	$(CARGO) build --locked --workspace --bins
+	$(CARGO) build --locked --profile defects -p runner -p loadgen -p mocks -p refshard --bins \
+	  --features runner/planted-defects,refshard/planted-defects
 	$(CARGO) test --locked --workspace
 
 ## Format, clippy with warnings as errors, tidy rules, docs.

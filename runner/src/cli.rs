@@ -99,7 +99,7 @@ pub struct StackArgs {
     pub personality: String,
     /// Planted defect; only in builds for the self-test.
     #[cfg(feature = "planted-defects")]
-    #[arg(long)]
+    #[arg(long, value_parser = crate::stack::embedded::DEFECTS.map(|(name, _)| name))]
     pub defect: Option<String>,
 }
 

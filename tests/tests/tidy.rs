@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 
 /// Lines of a source file.
 const FILE_LEN_MAX: usize = 600;
-/// Columns of a source line.
-const LINE_LEN_MAX: usize = 120;
 
 /// Which members a crate may depend on (docs/architecture.md). `sse`, `stats`, `wire`, `scenario` on none.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -95,17 +93,12 @@ fn arrows_between_crates_point_one_way() {
 }
 
 #[test]
-fn files_and_lines_are_short() {
+fn files_are_short() {
     let mut findings = Vec::new();
     for (path, text) in files(".rs").into_iter().filter(|(path, _)| !exempt(path)) {
         let lines = text.lines().count();
         if lines > FILE_LEN_MAX {
             findings.push(format!("{path}: {lines} lines, at most {FILE_LEN_MAX}"));
-        }
-        for (number, line) in text.lines().enumerate() {
-            if line.chars().count() > LINE_LEN_MAX && !line.contains("r#\"") && !line.contains("\\n") {
-                findings.push(format!("{path}:{}: {} columns", number + 1, line.chars().count()));
-            }
         }
     }
     none("lengths", &findings);

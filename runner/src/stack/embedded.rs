@@ -34,6 +34,23 @@ pub const PROGRAMS: [&str; 6] =
     ["loadgen", "mock-chain", "mock-dapi", "mock-openai", "ref-gateway", "ref-host"];
 /// Model name of the reference stack (contract gateway 1.3).
 pub const MODEL: &str = "test-model";
+/// Planted defects of a `planted-defects` build, and the service that gets each (design, selftest layer M).
+pub const DEFECTS: [(&str, &str); 14] = [
+    ("drop-finish", "host-1"),
+    ("double-validation", "host-1"),
+    ("stale-replica", "host-1"),
+    ("flip-balance", "host-1"),
+    ("stuck-inflight", "host-1"),
+    ("unlocked-call", "host-1"),
+    ("lost-accounting", "ref-gateway"),
+    ("record-failed-on-200", "ref-gateway"),
+    ("reuse-nonce", "ref-gateway"),
+    ("drop-id-on-error", "ref-gateway"),
+    ("lookup-404", "ref-gateway"),
+    ("double-done", "ref-gateway"),
+    ("fail-unselected", "ref-gateway"),
+    ("stuck-gauge", "ref-gateway"),
+];
 /// How long a program may take until its ready line.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 /// Log lines shown when a program fails.
@@ -277,8 +294,9 @@ impl Starter<'_> {
         std::fs::write(&file, text)
             .map_err(|error| RunnerError::environment(format!("writing {}: {error}", file.display())))?;
         let mut args = vec!["--config".to_owned(), file.display().to_string()];
-        if let Some(defect) = &self.choice.defect {
-            // Each program knows its own defects; one that doesn't know the name ignores it only in such a build.
+        if let Some(defect) = &self.choice.defect
+            && DEFECTS.contains(&(defect.as_str(), service))
+        {
             args.extend(["--defect".to_owned(), defect.clone()]);
         }
         self.spawn(program, service, args, env).await
