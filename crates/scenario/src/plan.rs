@@ -104,7 +104,7 @@ pub fn line(resolved: &Resolved, index: u64) -> PlanLine {
     let workload = &scenario.workload;
     let id = RequestId::new(&scenario.name, seed, index);
     let duplicate_of = workload.duplicates.iter().find(|d| d.index == index).map(|d| d.duplicate_of);
-    // A repeated body is the same in every byte, so that it streams when the other one does.
+    // A repeated body is the same in every byte: it streams when the other one does, and a node sees that one's id.
     let source = duplicate_of.map_or_else(|| id.clone(), |other| RequestId::new(&scenario.name, seed, other));
     let (rule, purpose) = STREAM_DRAW;
     let stream = selected(seed, rule, purpose, source.as_str(), workload.stream_ratio);
@@ -129,7 +129,7 @@ pub fn line(resolved: &Resolved, index: u64) -> PlanLine {
         rules: scenario
             .faults
             .iter()
-            .filter(|rule| rule_selects(seed, rule, &id))
+            .filter(|rule| rule_selects(seed, rule, &source))
             .map(|rule| rule.id.clone())
             .collect(),
         prompt_digest: prompt::digest(&prompt),

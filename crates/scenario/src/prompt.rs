@@ -19,7 +19,8 @@ const WORDS: [&str; 64] = [
     "vat", "wax", "yam", "zip",
 ];
 
-/// The text of a recipe, without marker and salt: different for each (seed, index), about four characters a token.
+/// The text of a recipe, without marker and salt: about four characters a token, drawn by seed and index. Short texts
+/// may be equal by chance; what makes every body differ is the marker in front of them.
 #[must_use]
 pub fn text(recipe: &PromptRecipe) -> String {
     let count = recipe.input_tokens as usize;

@@ -15,7 +15,7 @@ pub(super) fn check<T: JsonSchema>(root: &Node, what: &str, problems: &mut Probl
     let schema = schemars::schema_for!(T).to_value();
     let definitions = schema.get("$defs").and_then(Json::as_object).cloned().unwrap_or_default();
     if !matches!(root.value, Value::Map(_)) {
-        problems.add("", format!("the file is {}, not the keys of {what}", root.kind()));
+        problems.add("", format!("the file holds {}, not the keys of {what}", root.kind()));
         return;
     }
     Checker { definitions, what: what.to_owned(), problems }.node(root, &schema, "");

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::{self, DeserializeOwned, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_yaml::budget::BudgetBreach;
 use serde_yaml::{Error, Location, Options, Spanned};
 
 use crate::error::Position;
@@ -13,6 +14,8 @@ use crate::error::Position;
 const DEPTH_MAX: usize = 32;
 /// Events that aliases may add: enough to share an `expect`, too few to explode.
 const ALIAS_EVENTS_MAX: usize = 10_000;
+/// Longest message taken over from the YAML reader.
+const MESSAGE_LEN_MAX: usize = 300;
 
 /// A value with its place.
 #[derive(Debug)]
@@ -153,8 +156,23 @@ fn place(location: Location) -> Position {
 
 fn failure(error: &Error) -> (Position, String) {
     let position = error.location().map_or(Position::START, place);
-    let text = error.without_snippet().to_string();
-    (position, plain(&text))
+    let text = match error.without_snippet() {
+        Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key {:?} is given twice in one map", shorten(key))
+        }
+        Error::DuplicateMappingKey { key: None, .. } => "a key is given twice in one map".to_owned(),
+        Error::AliasReplayLimitExceeded { .. } | Error::AliasReplayStackDepthExceeded { .. } => {
+            format!("aliases grow to more than {ALIAS_EVENTS_MAX} values; write the values out")
+        }
+        Error::Budget { breach: BudgetBreach::Documents { .. }, .. } | Error::MultipleDocuments { .. } => {
+            "the file holds more than one document; only one is read".to_owned()
+        }
+        Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => {
+            format!("values are nested more than {DEPTH_MAX} deep")
+        }
+        other => plain(&other.to_string()),
+    };
+    (position, text)
 }
 
 /// The message without the place that the library appends: the place is told once, in front.
@@ -162,12 +180,7 @@ fn plain(text: &str) -> String {
     let text = text.lines().next().unwrap_or_default();
     let end = [" at line ", ", at line ", " (line "].iter().filter_map(|mark| text.find(mark)).min();
     let text = end.map_or(text, |end| &text[..end]);
-    let text = text.strip_prefix("error: ").unwrap_or(text);
-    shorten_message(text)
-}
-
-fn shorten_message(text: &str) -> String {
-    text.chars().take(300).collect()
+    text.strip_prefix("error: ").unwrap_or(text).chars().take(MESSAGE_LEN_MAX).collect()
 }
 
 /// Reads the text into a tree.

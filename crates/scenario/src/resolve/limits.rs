@@ -32,7 +32,9 @@ pub fn limits(file: &ScenarioFile, resolved: &Resolved, overrides: &Overrides) -
         }
     }
     table.set("allocator.lease", &scenario.allocator.lease.unwrap_or(LEASE_DEFAULT), None);
-    table.row("workload.max_requests", &resolved.requests_max, "workload.max_requests", Some(Setting::Requests));
+    let length = "workload.max_requests";
+    let given = if file.positions.has(length) { length } else { "workload.steps" };
+    table.row(length, &resolved.requests_max, given, Some(Setting::Requests));
     for (index, step) in scenario.workload.steps.iter().enumerate() {
         let path = format!("workload.steps[{index}]");
         table.set(&format!("{path}.concurrency"), &step.concurrency, Some(Setting::Concurrency));
