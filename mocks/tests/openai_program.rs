@@ -1,5 +1,7 @@
 //! Program `mock-openai`: ready line, exit statuses, how it is told to end.
 
+#![expect(clippy::unwrap_used, reason = "a helper of a test may panic")]
+
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
