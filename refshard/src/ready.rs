@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use axum::serve::{Listener, ListenerExt as _};
 use scenario::build::BUILD_ID;
 use scenario::ready::ReadyLine;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Prints the ready line of `program` with its bound `address` under the name `http`.
 ///
@@ -34,4 +36,12 @@ pub async fn stop_signal() {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
+}
+
+/// A listener whose connections send small frames at once: events must not wait for acknowledgements.
+pub fn prompt(listener: TcpListener) -> impl Listener<Io = TcpStream, Addr = std::net::SocketAddr> {
+    listener.tap_io(|stream| {
+        // A connection that refuses the option still works, only slower.
+        let _ = stream.set_nodelay(true);
+    })
 }

@@ -45,6 +45,7 @@ use session::{HostSession, Limits, SessionError};
 use crate::clock;
 use crate::logline::{Level, LogLine};
 use crate::metrics::Metrics;
+use crate::ready::prompt;
 use crate::request_id::RequestIds;
 use crate::signing::{Signer, SigningError};
 
@@ -179,7 +180,7 @@ impl Host {
             stop.await;
             let _ = stopping.send(());
         };
-        let serving = axum::serve(listener, routes::router(self)).with_graceful_shutdown(stop);
+        let serving = axum::serve(prompt(listener), routes::router(self)).with_graceful_shutdown(stop);
         let window = async {
             if stopped.await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(5)).await;

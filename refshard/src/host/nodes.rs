@@ -1,7 +1,7 @@
 //! Model servers: leases from the allocator, their return, and the passive memory of nodes for times when
 //! the allocator is away (contract mocks 4.3).
 
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,6 @@ pub struct Nodes {
     remembered: Mutex<Vec<(Node, Instant)>>,
     turn: AtomicUsize,
     settings: RwLock<RuntimeConfig>,
-    release_failures: AtomicI32,
 }
 
 impl Nodes {
@@ -68,7 +67,6 @@ impl Nodes {
             remembered: Mutex::new(Vec::new()),
             turn: AtomicUsize::new(0),
             settings: RwLock::new(settings),
-            release_failures: AtomicI32::new(0),
         })
     }
 
@@ -119,18 +117,14 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Returns a lease. Failures are counted and otherwise ignored: the call itself has been decided.
+    /// Returns a lease; false when the allocator did not take it, which changes nothing about the call.
     pub async fn release(&self, node: &Node, success: bool) -> bool {
         let Some(lock_id) = node.lock_id.clone() else { return true };
         let outcome = if success { ReleaseOutcome::Success } else { ReleaseOutcome::TransportError };
         let request = ReleaseMlNodeRequest { lock_id, outcome: outcome.into() };
         let mut client = self.client.clone();
         let done = tokio::time::timeout(ACQUIRE_TIMEOUT, client.release_ml_node(request)).await;
-        let released = matches!(done, Ok(Ok(_)));
-        if !released {
-            self.release_failures.fetch_add(1, Ordering::Relaxed);
-        }
-        released
+        matches!(done, Ok(Ok(_)))
     }
 
     /// A remembered node without its lock, for the planted defect `unlocked-call`.

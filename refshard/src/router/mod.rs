@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
 use crate::clock;
+use crate::ready::prompt;
 use crate::signing::sha256;
 
 /// How long an upstream that refused a connection is passed over.
@@ -141,7 +142,7 @@ impl Balancer {
         let address = self.config.listen.clone();
         let router = Router::new().fallback(forward).with_state(self);
         tokio::select! {
-            result = async { axum::serve(listener, router).await } => {
+            result = async { axum::serve(prompt(listener), router).await } => {
                 result.map_err(|source| RouterError::Serve { address, source })
             }
             () = stop => Ok(()),
