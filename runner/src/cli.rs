@@ -8,7 +8,7 @@ use evidence::exit::Outcome;
 
 use crate::commands;
 use crate::error::RunnerError;
-use crate::input::Overrides;
+use crate::input::{Overrides, Setting};
 use crate::life::prepare::Options;
 use crate::stack::embedded::Choice;
 
@@ -63,12 +63,21 @@ pub struct FileArgs {
     /// Folder with node profiles; by default `ml-profiles` beside the scenario's folder.
     #[arg(long)]
     pub profiles: Option<PathBuf>,
-    /// Seed of every draw.
-    #[arg(long, env = "PROOFLOAD_SEED")]
-    pub seed: Option<u64>,
-    /// Concurrency of every step.
-    #[arg(long, env = "PROOFLOAD_CONCURRENCY")]
-    pub concurrency: Option<u32>,
+    /// Seed of every draw (or PROOFLOAD_SEED).
+    #[arg(long)]
+    pub seed: Option<String>,
+    /// Length of the plan (or PROOFLOAD_REQUESTS).
+    #[arg(long)]
+    pub requests: Option<String>,
+    /// Concurrency of every step (or PROOFLOAD_CONCURRENCY).
+    #[arg(long)]
+    pub concurrency: Option<String>,
+    /// Total limit of a request, for example 30s, or `protocol` (or PROOFLOAD_TIMEOUT).
+    #[arg(long)]
+    pub timeout: Option<String>,
+    /// Deadline of the passive drain, for example 60s, or `protocol` (or PROOFLOAD_DRAIN_TIMEOUT).
+    #[arg(long)]
+    pub drain_timeout: Option<String>,
 }
 
 /// Arguments of `run`.
@@ -188,20 +197,40 @@ fn exit(outcome: Outcome) -> ExitCode {
     ExitCode::from(outcome.code())
 }
 
-fn options(file: &FileArgs, results: &ResultsArgs, stack: &StackArgs, rules_off: Vec<String>) -> Options {
-    Options {
+fn options(
+    file: &FileArgs,
+    results: &ResultsArgs,
+    stack: &StackArgs,
+    rules_off: Vec<String>,
+) -> Result<Options, RunnerError> {
+    Ok(Options {
         scenario: file.scenario.clone(),
         profiles: profiles(file),
         results: results.results.clone(),
         bin_dir: stack.bin_dir.clone(),
-        overrides: overrides(file),
+        overrides: overrides(file)?,
         choice: stack.choice(),
         rules_off,
-    }
+    })
 }
 
-fn overrides(file: &FileArgs) -> Overrides {
-    Overrides { seed: file.seed, concurrency: file.concurrency }
+/// Defaults < file < environment < flag.
+fn overrides(file: &FileArgs) -> Result<Overrides, RunnerError> {
+    let mut overrides = Overrides::default();
+    overrides.set_environment(|name| std::env::var(name).ok()).map_err(RunnerError::Usage)?;
+    let flags = [
+        (Setting::Seed, &file.seed),
+        (Setting::Requests, &file.requests),
+        (Setting::Concurrency, &file.concurrency),
+        (Setting::Timeout, &file.timeout),
+        (Setting::DrainTimeout, &file.drain_timeout),
+    ];
+    for (setting, given) in flags {
+        if let Some(text) = given {
+            overrides.set_flag(setting, text).map_err(RunnerError::Usage)?;
+        }
+    }
+    Ok(overrides)
 }
 
 /// `scenarios/x.yaml` finds `ml-profiles/`; a file elsewhere finds a folder of that name beside it.
@@ -217,16 +246,16 @@ fn profiles(file: &FileArgs) -> PathBuf {
 fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
     match command {
         Command::Run(args) => {
-            let options = options(&args.file, &args.results, &args.stack, args.rules_off);
+            let options = options(&args.file, &args.results, &args.stack, args.rules_off)?;
             commands::run::run(&options, args.quiet)
         }
         Command::Validate(file) => {
-            commands::plan::validate(&file.scenario, &profiles(&file), &overrides(&file))
+            commands::plan::validate(&file.scenario, &profiles(&file), &overrides(&file)?)
         }
         Command::Plan(args) => commands::plan::plan(
             &args.file.scenario,
             &profiles(&args.file),
-            &overrides(&args.file),
+            &overrides(&args.file)?,
             args.lines,
         ),
         Command::Analyze(run) => commands::analyze::analyze(&run.results.results, &run.run),

@@ -1,74 +1,63 @@
 //! Reading scenario and profile files: the only place where the runner turns a path into a scenario.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
 use evidence::run::LimitInForce;
-use scenario::model::{Node, Resolved, Scenario};
+use scenario::model::Resolved;
 use scenario::profile::Profile;
+use scenario::read::{INPUT_BYTES_MAX, parse, parse_profile};
+pub use scenario::resolve::{Overrides, Setting};
+use scenario::resolve::{limits, resolve};
 
 use crate::error::RunnerError;
-
-/// Values that override the file.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Overrides {
-    /// Seed.
-    pub seed: Option<u64>,
-    /// Concurrency of every step.
-    pub concurrency: Option<u32>,
-}
 
 /// A scenario as every part reads it.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// Text of the scenario file.
-    pub text: String,
+    pub text: Vec<u8>,
     /// Resolved.
     pub resolved: Resolved,
     /// Limits in force.
     pub limits: Vec<LimitInForce>,
 }
 
-/// Reads and resolves.
+/// Reads, resolves and names every limit with its source.
 ///
 /// # Errors
-/// [`RunnerError::Usage`].
+/// [`RunnerError::Usage`] with every problem of scenario and profiles, [`RunnerError::Read`] for a file that is not
+/// there.
 pub fn load(scenario: &Path, profiles: &Path, overrides: &Overrides) -> Result<Loaded, RunnerError> {
-    let text = std::fs::read_to_string(scenario)
-        .map_err(|source| RunnerError::Read { path: scenario.to_path_buf(), source })?;
-    let mut parsed: Scenario = serde_yaml::from_str(&text).map_err(|e| RunnerError::Usage(e.to_string()))?;
-    if let Some(seed) = overrides.seed {
-        parsed.seed = seed;
-    }
-    if let Some(concurrency) = overrides.concurrency {
-        parsed.workload.steps.iter_mut().for_each(|step| step.concurrency = concurrency);
-    }
-    let mut nodes = Vec::new();
+    let usage = |error: scenario::error::ScenarioError| RunnerError::Usage(error.to_string());
+    let text = bounded(scenario)?;
+    let file = parse(&text, &scenario.display().to_string()).map_err(usage)?;
     let mut known: BTreeMap<String, Profile> = BTreeMap::new();
-    for entry in &parsed.pool {
-        let path = profiles.join(format!("{}.yaml", entry.profile));
-        let text = std::fs::read_to_string(&path).map_err(|source| RunnerError::Read { path, source })?;
-        let profile: Profile = serde_yaml::from_str(&text).map_err(|e| RunnerError::Usage(e.to_string()))?;
-        known.insert(entry.profile.clone(), profile.clone());
-        for index in 0..entry.count {
-            let name = if entry.count == 1 { entry.name.clone() } else { format!("{}-{index}", entry.name) };
-            let mut behaviour = profile.clone();
-            behaviour.workers = entry.workers.unwrap_or(behaviour.workers);
-            behaviour.queue = entry.queue.unwrap_or(behaviour.queue);
-            let weight = parsed.allocator.weights.get(&entry.name).copied().unwrap_or(1);
-            nodes.push(Node {
-                name,
-                entry: entry.name.clone(),
-                profile: entry.profile.clone(),
-                behaviour,
-                weight,
-            });
+    for name in file.profile_names() {
+        // A name with a path in it would read files outside the folder; the resolution names the unknown profile.
+        if !scenario::identity::valid_name(name) {
+            continue;
+        }
+        let path = profiles.join(format!("{name}.yaml"));
+        if path.is_file() {
+            let profile = parse_profile(&bounded(&path)?, &path.display().to_string()).map_err(usage)?;
+            known.insert(name.to_owned(), profile);
         }
     }
-    let requests_max = parsed.workload.max_requests.unwrap_or(400);
-    Ok(Loaded {
-        text,
-        resolved: Resolved { scenario: parsed, nodes, requests_max, plan_exact: true },
-        limits: Vec::new(),
-    })
+    let resolved = resolve(&file, &known, overrides).map_err(usage)?;
+    let limits = limits(&file, &resolved, overrides)
+        .into_iter()
+        .map(|row| LimitInForce { name: row.name, value: row.value, source: row.source.to_string() })
+        .collect();
+    Ok(Loaded { text, resolved, limits })
+}
+
+/// Reads a file up to one byte beyond what the parser accepts.
+fn bounded(path: &Path) -> Result<Vec<u8>, RunnerError> {
+    let failed = |source| RunnerError::Read { path: path.to_path_buf(), source };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = Vec::new();
+    file.take(INPUT_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(failed)?;
+    Ok(text)
 }

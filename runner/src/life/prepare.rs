@@ -66,7 +66,7 @@ impl Prepared {
         let loaded = input::load(&options.scenario, &options.profiles, &options.overrides)?;
         let file = options.scenario.display().to_string();
         let limits = loaded.limits.clone();
-        Self::of(loaded.resolved, (file, blake3_hex(loaded.text.as_bytes())), limits, options, None)
+        Self::of(loaded.resolved, (file, blake3_hex(&loaded.text)), limits, options, None)
     }
 
     /// Prepares a run of a scenario that is already resolved (`repro`).

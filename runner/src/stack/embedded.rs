@@ -140,7 +140,7 @@ impl Starter<'_> {
         }
         let chain = self.chain_config(&creator, &hosts, &urls);
         put(&mocks.chain, &MockConfig::Chain(chain), "mock-chain").await?;
-        self.spawn_gateway(&creator, &admin_key, &chain_at, &dapi_at).await?;
+        self.spawn_gateway(&creator, &admin_key, &chain_at).await?;
         let gateway_at = self.ready("ref-gateway").await?;
         let escrows: Vec<String> =
             (1..=self.resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect();
@@ -263,16 +263,13 @@ impl Starter<'_> {
         creator: &Identity,
         admin_key: &str,
         chain: &ReadyLine,
-        dapi: &ReadyLine,
     ) -> Result<(), RunnerError> {
-        let escrows: Vec<String> =
-            (1..=self.resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect();
+        let escrows: Vec<u32> = (1..=self.resolved.scenario.devshard.escrows).collect();
         let config = json!({
-            "escrows": escrows,
+            "escrow_ids": escrows,
             "model": MODEL,
             "chain_grpc": address(chain, "grpc"),
-            "dapi_grpc": address(dapi, "grpc:gateway"),
-            "database_dir": self.work,
+            "database_dir": self.work.join("gateway"),
             "personality": self.choice.personality,
         });
         let env = BTreeMap::from([
