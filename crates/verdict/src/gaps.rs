@@ -53,8 +53,9 @@ fn records(evidence: &Evidence) -> Option<String> {
 
 /// The runner writes one joined line for each record.
 fn joined(evidence: &Evidence) -> Option<String> {
-    let unoffered =
-        |class| matches!(class, ClientClass::NotOffered | ClientClass::GeneratorPorts | ClientClass::GeneratorFds);
+    let unoffered = |class| {
+        matches!(class, ClientClass::NotOffered | ClientClass::GeneratorPorts | ClientClass::GeneratorFds)
+    };
     let mut without = evidence
         .records
         .iter()
@@ -91,7 +92,10 @@ fn node_calls(evidence: &Evidence) -> Option<String> {
                 logged.seed == call.nonce && logged.rule == call.rule && logged.status == call.status
             });
             if !same {
-                return Some(format!("call {} of {} at {} is not as joined", call.call, joined.id, call.node));
+                return Some(format!(
+                    "call {} of {} at {} is not as joined",
+                    call.call, joined.id, call.node
+                ));
             }
         }
     }

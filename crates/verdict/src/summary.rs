@@ -58,7 +58,7 @@ pub fn summarize(
         run_id: run.run_id.clone(),
         verdict: assertions.verdict,
         exit_code: assertions.verdict.code(),
-        reasons: reasons(assertions),
+        reasons: environment(evidence).into_iter().chain(reasons(assertions)).collect(),
         partial: assertions.findings.interrupted || assertions.findings.environment,
         scenario: scenario.name.clone(),
         seed: scenario.seed,
@@ -82,6 +82,18 @@ pub fn summarize(
         phases_us: phases(evidence),
         note: BASELINE_SENTENCE.to_owned(),
     }
+}
+
+/// What failed around Devshard, with the last log lines of the service, in the words of the event.
+fn environment(evidence: &Evidence) -> Vec<String> {
+    let mut lines = Vec::new();
+    for event in &evidence.events {
+        if let EventKind::EnvironmentFailed { message, log } = &event.event {
+            lines.push(message.clone());
+            lines.extend(log.iter().map(|line| format!("  | {line}")));
+        }
+    }
+    lines
 }
 
 /// A share for display; none of nothing.
@@ -205,7 +217,8 @@ fn devshard(evidence: &Evidence) -> BTreeMap<String, Value> {
 }
 
 fn passive_us(evidence: &Evidence) -> Option<u64> {
-    let mut passive = evidence.drain.iter().filter(|sample| sample.part == evidence::drain::DrainPart::Passive);
+    let mut passive =
+        evidence.drain.iter().filter(|sample| sample.part == evidence::drain::DrainPart::Passive);
     let first = passive.next()?.at_us;
     let last = passive.next_back().map_or(first, |sample| sample.at_us);
     Some(last.saturating_sub(first))

@@ -84,15 +84,8 @@ fn commits(case: &Case<'_>, snapshot: &Snapshot, before: Option<&Snapshot>, shee
                 && !owner.is_empty()
             {
                 failed = true;
-                let text =
-                    format!("escrow {}: {owner} validated its own inference {inference}", escrow);
-                sheet.witness(about_nonce(
-                    "executor-validated-itself",
-                    text,
-                    escrow,
-                    inference,
-                    &file,
-                ));
+                let text = format!("escrow {}: {owner} validated its own inference {inference}", escrow);
+                sheet.witness(about_nonce("executor-validated-itself", text, escrow, inference, &file));
             }
         }
     }
@@ -127,9 +120,11 @@ fn ownership(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
             let key = (lease.epoch, lease.escrow.as_str(), lease.inference, lease.owner.as_str());
             if submitted.get(&key).is_some_and(|claimed| *claimed < lease.claimed_unix_us) {
                 failed = true;
-                let text = format!("{} claimed inference {} again after its submit", lease.owner, lease.inference);
+                let text =
+                    format!("{} claimed inference {} again after its submit", lease.owner, lease.inference);
                 let file = snapshot_file(*moment);
-                let mut witness = about_nonce("leased-after-submit", text, &lease.escrow, lease.inference, &file);
+                let mut witness =
+                    about_nonce("leased-after-submit", text, &lease.escrow, lease.inference, &file);
                 witness.subject = Some(lease.owner.clone());
                 sheet.witness(witness);
             }

@@ -13,7 +13,8 @@ use evidence::rundir::{ACCOUNTING, NODE_CALLS};
 use evidence::snapshot::{HostEscrow, Moment, Snapshot, Tx};
 
 use super::{
-    Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, longest_log, snapshot_file, unread,
+    Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, longest_log, snapshot_file,
+    unread,
 };
 use crate::sheet::Sheet;
 

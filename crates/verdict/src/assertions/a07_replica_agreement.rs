@@ -90,7 +90,9 @@ fn compare(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
 /// Only where finalize succeeded: its closing rounds bring every host to the last nonce.
 fn lag(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
     for event in &case.evidence.events {
-        let EventKind::DrainStep { what, escrow, status: Some(200..300), .. } = &event.event else { continue };
+        let EventKind::DrainStep { what, escrow, status: Some(200..300), .. } = &event.event else {
+            continue;
+        };
         if what != "finalize" {
             continue;
         }

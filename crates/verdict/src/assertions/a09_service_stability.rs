@@ -39,7 +39,9 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                     event.seq,
                 ));
             }
-            EventKind::Probe { service, ready: false, detail } if up && !planned.contains(service.as_str()) => {
+            EventKind::Probe { service, ready: false, detail }
+                if up && !planned.contains(service.as_str()) =>
+            {
                 let detail = detail.as_deref().unwrap_or("no answer");
                 sheet.witness(about(
                     "not-ready",
@@ -96,9 +98,10 @@ fn identities(case: &Case<'_>, planned: &BTreeSet<&str>, sheet: &mut Sheet) {
             }
             let identity = (process.pid, process.start_ticks);
             let first = *identities.entry(&process.service).or_insert(identity);
-            let replaced = process.metric_start.as_deref().is_some_and(|start| {
-                *metric_starts.entry(&process.service).or_insert(start) != start
-            });
+            let replaced = process
+                .metric_start
+                .as_deref()
+                .is_some_and(|start| *metric_starts.entry(&process.service).or_insert(start) != start);
             let found = if !process.ready {
                 Some(("not-ready", format!("{} is not running at {}", process.service, moment.dir())))
             } else if first != identity || replaced {

@@ -52,7 +52,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             fail("other-escrow", format!("the row belongs to escrow {}", row.escrow), sheet);
         }
         let rules = case.decided.get(index).map(|decided| decided.rules.as_slice()).unwrap_or_default();
-        let unseen = rules.iter().find(|rule| !joined.calls.iter().any(|call| call.rule.as_ref() == Some(rule)));
+        let unseen =
+            rules.iter().find(|rule| !joined.calls.iter().any(|call| call.rule.as_ref() == Some(rule)));
         if let Some(rule) = unseen {
             fail("hit-not-joined", format!("{rule} hit it, no joined call shows it"), sheet);
         }
@@ -90,7 +91,8 @@ fn not_accepted(case: &Case<'_>, index: u64, joined: &JoinedRequest, sheet: &mut
     match record.status {
         Some(status) if (200..300).contains(&status) => {
             sheet.looked(1);
-            let text = format!("{} was answered with {status}, and no node and no escrow knows it", joined.id);
+            let text =
+                format!("{} was answered with {status}, and no node and no escrow knows it", joined.id);
             sheet.witness(about_request("answered-but-not-accepted", text, &joined.id, ACCOUNTING));
         }
         Some(_) if record.client_class == ClientClass::HttpError => {

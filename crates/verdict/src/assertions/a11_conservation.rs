@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
+use evidence::event::EventKind;
 use evidence::record::ClientClass;
 use evidence::rundir::{ACCOUNTING, DAPI_CALLS, EVENTS, NODE_CALLS, PLAN, REQUESTS};
-use evidence::event::EventKind;
 use evidence::snapshot::{Moment, Snapshot};
 use scenario::fault::{DapiCall, FaultAction};
 use scenario::model::ServiceAction;

@@ -16,8 +16,12 @@ use scenario::pipe::GeneratorHealth;
 use super::{Assertion, Case, about_request, snapshot_file};
 use crate::sheet::Sheet;
 
-pub(super) const ASSERTION: Assertion =
-    Assertion { id: AssertionId::V, inputs: &[EVENTS, REQUESTS], unit: "limits of generator and mocks", judge };
+pub(super) const ASSERTION: Assertion = Assertion {
+    id: AssertionId::V,
+    inputs: &[EVENTS, REQUESTS],
+    unit: "limits of generator and mocks",
+    judge,
+};
 
 /// A node counts as saturated when it refused a call, or when callers waited for a worker for more than this share of
 /// the load: a queue of one now and then is inside its capacity.

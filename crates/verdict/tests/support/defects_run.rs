@@ -1,0 +1,283 @@
+//! Defects of the run as a whole: A8, A9, T, V.
+
+use evidence::assertion::AssertionId::{A2, A8, A9, T, V};
+use evidence::event::EventKind;
+use evidence::snapshot::{Lease, Moment};
+use scenario::model::{Limit, Saturation, Step};
+use scenario::units::Micros;
+use serde_json::json;
+
+use super::Files;
+use super::catalogue::{Defect, account, http_error};
+use super::log::tx;
+
+/// The passive wait ends at its deadline with one signal above zero.
+fn stuck(files: &mut Files, signal: &str) {
+    for sample in &mut files.drain {
+        sample.signals.insert(signal.to_owned(), Some(1.0));
+        sample.stable = 0;
+    }
+    files.drain.last_mut().unwrap().ended = Some("deadline".to_owned());
+}
+
+fn health(files: &mut Files, key: &str, value: u64) {
+    for event in &mut files.events {
+        if let EventKind::LoadEnded { health, .. } = &mut event.event {
+            health[key] = json!(value);
+        }
+    }
+}
+
+/// Puts the first content of some requests one microsecond above the limit of 20 ms.
+pub fn slow(files: &mut Files, count: usize) {
+    for record in files.records.iter_mut().take(count) {
+        record.first_content_us = record.first_content_us.map(|us| us + 1);
+    }
+}
+
+fn node_b_refuses(files: &mut Files) {
+    files.from(Moment::DrainPassive, |snapshot| {
+        snapshot.openai.as_mut().unwrap().nodes[2].saturated_us = 60_000;
+    });
+}
+
+pub static DEFECTS: &[Defect] = &[
+    Defect {
+        name: "A8.1 an in-flight gauge stays at one",
+        fires: &[(A8, "not-drained")],
+        plant: |files| {
+            stuck(files, "gateway_inflight_requests");
+            "gateway_inflight_requests".to_owned()
+        },
+    },
+    Defect {
+        name: "A8 the scenario's deadline is below a protocol timer",
+        fires: &[(A8, "within-protocol-timeout")],
+        plant: |files| {
+            files.run.resolved.scenario.drain.timeout = Limit::Time(Micros::from_s(5));
+            stuck(files, "gateway_attempts_open");
+            "gateway_attempts_open".to_owned()
+        },
+    },
+    Defect {
+        name: "A8.2 a pending lease without expiry",
+        fires: &[(A8, "lease-pending")],
+        plant: |files| {
+            files.snapshot(Moment::DrainSynced).leases = Some(vec![Lease {
+                epoch: 1,
+                escrow: "11".to_owned(),
+                inference: 5,
+                owner: "participant-0".to_owned(),
+                status: "pending".to_owned(),
+                claimed_unix_us: 1,
+            }]);
+            "lease of inference 5".to_owned()
+        },
+    },
+    Defect {
+        name: "A8.4 a gauge flips and is never zero long enough",
+        fires: &[(A8, "not-drained")],
+        plant: |files| {
+            files.drain[2].signals.insert("node_queued_calls".to_owned(), Some(1.0));
+            files.drain.last_mut().unwrap().ended = Some("deadline".to_owned());
+            "node_queued_calls".to_owned()
+        },
+    },
+    Defect {
+        name: "A8.6 one lock is out while the gauge says zero",
+        fires: &[(A8, "locks-not-returned")],
+        plant: |files| {
+            files.from(Moment::DrainPassive, |snapshot| snapshot.dapi.as_mut().unwrap().releases -= 1);
+            "1 are out (gauge: 0)".to_owned()
+        },
+    },
+    Defect {
+        name: "A8 transactions wait at the gateway after sync",
+        fires: &[(A8, "pending-left")],
+        plant: |files| {
+            let waiting = tx("finish", Some(5), None, None);
+            files.snapshot(Moment::DrainSynced).escrows[1].pending.push(waiting);
+            "escrow 12".to_owned()
+        },
+    },
+    Defect {
+        name: "A9.1 a host is killed",
+        fires: &[(A9, "ended")],
+        plant: |files| {
+            let (service, pid) = ("host-1".to_owned(), 104);
+            let (code, signal, planned) = (None, Some(9), false);
+            files.event_in_load(EventKind::ProcessExited { service, pid, code, signal, planned });
+            "host-1 ended by itself: signal 9".to_owned()
+        },
+    },
+    Defect {
+        name: "A9.2 health flaps",
+        fires: &[(A9, "not-ready")],
+        plant: |files| {
+            let service = "ref-gateway".to_owned();
+            files.event_in_load(EventKind::Probe { service, ready: false, detail: None });
+            "ref-gateway became unready".to_owned()
+        },
+    },
+    Defect {
+        name: "A9.4 another process under the same name, seen by its identity alone",
+        fires: &[(A9, "restarted")],
+        plant: |files| {
+            files.from(Moment::DrainPassive, |snapshot| {
+                snapshot.processes.iter_mut().find(|p| p.service == "host-2").unwrap().start_ticks += 7;
+            });
+            "host-2".to_owned()
+        },
+    },
+    Defect {
+        name: "A9.6 the process inside is replaced, seen by its start metric",
+        fires: &[(A9, "restarted")],
+        plant: |files| {
+            let process = &mut files.snapshot(Moment::DrainSynced).processes[3];
+            process.metric_start = Some("999.5".to_owned());
+            "host-0".to_owned()
+        },
+    },
+    Defect {
+        name: "A9 a service becomes ready twice",
+        fires: &[(A9, "restarted")],
+        plant: |files| {
+            let ready = |kind: &&EventKind| matches!(kind, EventKind::ProcessReady { service, .. } if service == "host-1");
+            let mut again = files.events.iter().map(|event| &event.event).find(ready).unwrap().clone();
+            if let EventKind::ProcessReady { pid, .. } = &mut again {
+                *pid += 1_000;
+            }
+            files.event_in_load(again);
+            "host-1".to_owned()
+        },
+    },
+    Defect {
+        name: "A9 a service is down at the end",
+        fires: &[(A9, "not-ready")],
+        plant: |files| {
+            files.snapshot(Moment::DrainFinal).processes[0].ready = false;
+            "mock-chain".to_owned()
+        },
+    },
+    Defect {
+        name: "T.1 the p95 is one microsecond above its limit",
+        fires: &[(T, "above-limit")],
+        plant: |files| {
+            slow(files, 2);
+            "ttft_p95".to_owned()
+        },
+    },
+    Defect {
+        name: "T.2 one slow request breaks the p99",
+        fires: &[(T, "above-limit")],
+        plant: |files| {
+            files.records[5].end_us = files.records[5].end_us.map(|us| us + 1);
+            "latency_p99".to_owned()
+        },
+    },
+    Defect {
+        name: "T.3 one error above the limit",
+        fires: &[(T, "above-limit"), (A2, "untouched-failed")],
+        plant: |files| {
+            account(files, 7, "failed");
+            http_error(files, 7, 502);
+            "1 errors of 24 sent".to_owned()
+        },
+    },
+    Defect {
+        name: "T too few successes per second",
+        fires: &[(T, "above-limit")],
+        plant: |files| {
+            files.run.resolved.scenario.thresholds.success_rps_min = Some(1_000);
+            "success_rps_min".to_owned()
+        },
+    },
+    Defect {
+        name: "V.1 requests go out late",
+        fires: &[(V, "generator-lateness")],
+        plant: |files| {
+            health(files, "lateness_p99_us", 50_001);
+            "50001 us".to_owned()
+        },
+    },
+    Defect {
+        name: "V.1 the generator is out of CPU",
+        fires: &[(V, "generator-cpu")],
+        plant: |files| {
+            health(files, "cpu_us", 800_001);
+            "800001 us CPU".to_owned()
+        },
+    },
+    Defect {
+        name: "V.2 callers wait at a node for most of the load",
+        fires: &[(V, "mock-saturated")],
+        plant: |files| {
+            node_b_refuses(files);
+            "node-b".to_owned()
+        },
+    },
+    Defect {
+        name: "V.3 records were lost",
+        fires: &[(V, "records-lost")],
+        plant: |files| {
+            for event in &mut files.events {
+                if let EventKind::LoadEnded { records_dropped, .. } = &mut event.event {
+                    *records_dropped = 2;
+                }
+            }
+            "2 client records".to_owned()
+        },
+    },
+    Defect {
+        name: "V.4 no file descriptor left",
+        fires: &[(V, "generator-fds")],
+        plant: |files| {
+            health(files, "fds_exhausted", 3);
+            "3 requests found no file descriptor".to_owned()
+        },
+    },
+    Defect {
+        name: "V no port left",
+        fires: &[(V, "generator-ports")],
+        plant: |files| {
+            health(files, "ports_exhausted", 3);
+            "3 requests found no local port".to_owned()
+        },
+    },
+    Defect {
+        name: "V.5 a node that had to saturate did not",
+        fires: &[(V, "saturation-absent")],
+        plant: |files| {
+            let required = Saturation::Required(vec!["node-b".to_owned()]);
+            files.run.resolved.scenario.validity.mock_saturation = required;
+            "node-b".to_owned()
+        },
+    },
+    Defect {
+        name: "V a step fell short of its requests",
+        fires: &[(V, "too-few-requests")],
+        plant: |files| {
+            files.run.resolved.scenario.workload.steps[0].requests = Some(25);
+            "24 of 25".to_owned()
+        },
+    },
+    Defect {
+        name: "V a duration step did not hold its concurrency",
+        fires: &[(V, "concurrency-not-held")],
+        plant: |files| {
+            let duration = Some(Micros::from_s(1));
+            files.run.resolved.scenario.workload.steps[0] = Step { concurrency: 5, requests: None, duration };
+            "at most 4 of 5".to_owned()
+        },
+    },
+    Defect {
+        name: "V.7 saturation beside a correctness failure: both are told",
+        fires: &[(A8, "pending-left"), (V, "mock-saturated")],
+        plant: |files| {
+            node_b_refuses(files);
+            let waiting = tx("finish", Some(5), None, None);
+            files.snapshot(Moment::DrainSynced).escrows[1].pending.push(waiting);
+            "escrow 12".to_owned()
+        },
+    },
+];
