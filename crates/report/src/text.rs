@@ -52,13 +52,17 @@ pub fn summary(summary: &Summary, assertions: &Assertions, place: &str) -> Strin
         line(&mut out, &text);
     }
     out.push('\n');
-    for result in &assertions.results {
-        assertion(&mut out, result);
+    if summary.verdict == Outcome::Environment {
+        line(&mut out, "the environment failed, so that nothing is said about Devshard:");
+        // What could not be judged follows from that and would only hide it.
+        let of_environment = summary.reasons.iter().take_while(|reason| !reason.starts_with("A1 "));
+        of_environment.for_each(|reason| line(&mut out, &format!("  {reason}")));
+    } else {
+        for result in &assertions.results {
+            assertion(&mut out, result);
+        }
     }
     out.push('\n');
-    if !summary.reasons.is_empty() && summary.verdict == Outcome::Environment {
-        line(&mut out, "the environment failed: nothing is said about Devshard");
-    }
     line(
         &mut out,
         &format!("verdict    {} (exit {})", summary.verdict.word().to_uppercase(), summary.exit_code),
