@@ -366,3 +366,93 @@ fn cut_json(at: usize, close: Close, head: impl Fn(usize) -> Step, ttft: Step, l
         Close::Fin | Close::Rst => [ttft, head(length), body, Step::Hit],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scenario::units::Micros;
+
+    const TTFT: Timing = Timing { min: Micros::from_ms(10), max: Micros::from_ms(90) };
+    const INTERVAL: Timing = Timing { min: Micros::from_ms(1), max: Micros::from_ms(30) };
+
+    fn pace(key: &str, attempt: u64) -> Pace<'_> {
+        Pace { seed: 42, node: "node-0", key, attempt, ttft: TTFT, token_interval: INTERVAL }
+    }
+
+    fn answer(tokens: u64) -> Answer {
+        let body = format!(r#"{{"messages":[{{"content":"hi"}}],"max_tokens":{tokens},"stream":true}}"#);
+        Answer::new(&super::super::request::read(body.as_bytes(), None).unwrap(), 42, 0)
+    }
+
+    fn actions() -> Vec<NodeFault> {
+        let cut = |close| Cut { events: 5, close };
+        vec![
+            NodeFault::DelayHeaders(Micros::from_ms(1)),
+            NodeFault::DelayFirstContent(Micros::from_ms(1)),
+            NodeFault::DropFirstContent(true),
+            NodeFault::SlowTokens(Micros::from_ms(1)),
+            NodeFault::Stall(Stall { after_events: 5, pause: Micros::from_ms(1) }),
+            NodeFault::CutAfterEvents(cut(Close::Clean)),
+            NodeFault::CutAfterEvents(cut(Close::Rst)),
+            NodeFault::CutInUtf8(cut(Close::Fin)),
+            NodeFault::OmitDone(true),
+            NodeFault::OmitUsage(true),
+            NodeFault::MalformedJson(true),
+            NodeFault::MalformedSse(true),
+            NodeFault::ErrorEvent(true),
+            NodeFault::WrongContentType(true),
+            NodeFault::OversizeEvent(1_000),
+        ]
+    }
+
+    #[test]
+    fn waits_are_the_documented_draws() {
+        let drawn = |purpose, attempt, event, low: u64, high: u64| {
+            let key = ValueKey { seed: 42, rule: "node-0", purpose, request_id: "t-1", attempt, event };
+            in_range(key, low, high)
+        };
+        for attempt in 1..4 {
+            let script = stream(&answer(6), &pace("t-1", attempt), None);
+            let waits: Vec<u64> = script
+                .steps
+                .iter()
+                .filter_map(|step| if let Step::Wait(time_us) = step { Some(*time_us) } else { None })
+                .collect();
+            let mut expected = vec![drawn("ttft", attempt, 0, 10_000, 90_000)];
+            expected.extend((1..6).map(|event| drawn("token_interval", attempt, event, 1_000, 30_000)));
+            assert_eq!(waits, expected);
+        }
+    }
+
+    #[test]
+    fn every_action_is_hit_once_whatever_the_length() {
+        let null = br#"{"messages":[],"enforced_tokens":{"tokens":null}}"#;
+        let none = Answer::new(&super::super::request::read(null, None).unwrap(), 42, 0);
+        for answer in [none, answer(1), answer(2), answer(5), answer(6), answer(40)] {
+            for action in &actions() {
+                let mut body = Vec::new();
+                let plan = answer.json(true, &mut body);
+                for script in [
+                    stream(&answer, &pace("t-1", 1), Some(action)),
+                    json(&answer, plan, &pace("t-1", 1), Some(action)),
+                ] {
+                    let hits = script.steps.iter().filter(|step| **step == Step::Hit).count();
+                    assert_eq!(hits, 1, "{action:?} with {} tokens: {script:?}", answer.tokens());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn action_names_are_those_of_the_file() {
+        let at_once = [
+            NodeFault::Status(500),
+            NodeFault::ResetBeforeHeaders(true),
+            NodeFault::CloseBeforeHeaders(true),
+        ];
+        for action in actions().into_iter().chain(at_once) {
+            let expected = scenario::fault::FaultAction::Node(action.clone()).name();
+            assert_eq!(action_name(&action), expected);
+        }
+    }
+}
