@@ -62,7 +62,12 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     let lower = word.to_lowercase();
     known
         .into_iter()
-        .map(|candidate| (strsim::jaro_winkler(&lower, &candidate.to_lowercase()), candidate))
+        .map(|candidate| {
+            let known = candidate.to_lowercase();
+            // In a short word one wrong letter is already a large share of it.
+            let slip = lower.len() > 1 && strsim::osa_distance(&lower, &known) == 1;
+            (strsim::jaro_winkler(&lower, &known).max(if slip { 0.8 } else { 0.0 }), candidate)
+        })
         .filter(|(likeness, _)| *likeness >= 0.8)
         .max_by(|left, right| left.0.total_cmp(&right.0))
         .map(|(_, candidate)| candidate.to_owned())

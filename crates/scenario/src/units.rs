@@ -81,11 +81,12 @@ impl Micros {
     }
 }
 
-/// A plain decimal as parts per 10⁹; at most nine digits after the point, at most twelve before it.
+/// A plain decimal as parts per 10⁹; at most nine digits after the point. Fourteen before it
+/// are what a year in microseconds needs.
 fn parse_decimal(text: &str) -> Option<u128> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let plain = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
-    if whole.is_empty() || whole.len() > 12 || fraction.len() > 9 || !plain(whole) || !plain(fraction) {
+    if whole.is_empty() || whole.len() > 14 || fraction.len() > 9 || !plain(whole) || !plain(fraction) {
         return None;
     }
     if text.contains('.') && fraction.is_empty() {
@@ -231,9 +232,13 @@ mod tests {
 
     #[test]
     fn durations_need_a_unit() {
-        for (text, us) in
-            [("150ms", 150_000), ("1.5s", 1_500_000), ("0s", 0), ("2h", 7_200_000_000), ("7us", 7)]
-        {
+        for (text, us) in [
+            ("150ms", 150_000),
+            ("1.5s", 1_500_000),
+            ("0s", 0),
+            ("1000000000001us", 1_000_000_000_001),
+            ("7us", 7),
+        ] {
             assert_eq!(Micros::parse(text), Ok(Micros::from_us(us)), "{text}");
         }
         for text in ["10", "-5s", "", "s", "1.s", "1..5s", "5 s", "5S", "1e3s", "NaNs", "5d"] {

@@ -44,7 +44,9 @@ impl Checker<'_, '_> {
         match name.as_str() {
             "Timing" => return self.timing(node, &schema, path),
             "Limit" if matches!(&node.value, Value::Text(text) if text == "protocol") => return,
-            "Limit" => return self.quantity(node, path, "`protocol` or a duration such as 30s", Micros::parse),
+            "Limit" => {
+                return self.quantity(node, path, "`protocol` or a duration such as 30s", Micros::parse);
+            }
             "Duration" => return self.quantity(node, path, "a duration such as 150ms", Micros::parse),
             "Fraction" => return self.quantity(node, path, "a decimal from 0 to 1 such as 0.25", Ppb::parse),
             _ => {}
@@ -85,11 +87,13 @@ impl Checker<'_, '_> {
     fn object(&mut self, node: &Node, entries: &[Entry], schema: &Json, (path, name): (&str, &str)) {
         let Some(properties) = schema.get("properties").and_then(Json::as_object) else { return };
         let place = if path.is_empty() { self.what.clone() } else { path.to_owned() };
+        // A needed key that was only misspelt is not missing too.
+        let mut meant = Vec::new();
         for entry in entries {
             let key_path = join(path, &entry.key);
             let Some(property) = properties.get(&entry.key) else {
                 let known = properties.keys().map(String::as_str);
-                self.unknown_key(entry, &key_path, &place, known);
+                meant.extend(self.unknown_key(entry, &key_path, &place, known));
                 continue;
             };
             // Which actions exist depends on where the rule applies; the schema alone can't say that.
@@ -101,7 +105,7 @@ impl Checker<'_, '_> {
         }
         for key in schema.get("required").and_then(Json::as_array).into_iter().flatten() {
             let key = key.as_str().unwrap_or_default();
-            if !entries.iter().any(|entry| entry.key == key) {
+            if !entries.iter().any(|entry| entry.key == key) && !meant.iter().any(|meant| meant == key) {
                 self.problems.at(node.position, path, format!("{place} has no key {key:?}, which is needed"));
             }
         }
@@ -120,20 +124,22 @@ impl Checker<'_, '_> {
         self.definitions.get(definition).cloned()
     }
 
+    /// Gives the key that was meant, if one is near.
     fn unknown_key<'k>(
         &mut self,
         entry: &Entry,
         path: &str,
         place: &str,
         known: impl Iterator<Item = &'k str> + Clone,
-    ) {
+    ) -> Option<String> {
         let suggestion = nearest(&entry.key, known.clone());
         let mut text = format!("unknown key {:?} in {place}", shorten(&entry.key));
         if suggestion.is_none() {
             let known: Vec<&str> = known.collect();
             text.push_str(&format!("; known are {}", known.join(", ")));
         }
-        self.problems.put(entry.key_position, path, text, suggestion);
+        self.problems.put(entry.key_position, path, text, suggestion.clone());
+        suggestion
     }
 
     /// An enum: one word of several, or a map with exactly one of several keys.
@@ -150,7 +156,8 @@ impl Checker<'_, '_> {
         match &node.value {
             Value::Text(text) if words.contains(&text.as_str()) => {}
             Value::Text(text) if !words.is_empty() => {
-                let message = format!("unknown word {:?} for {path}; known are {}", shorten(text), all.join(", "));
+                let message =
+                    format!("unknown word {:?} for {path}; known are {}", shorten(text), all.join(", "));
                 self.problems.put(node.position, path, message, nearest(text, all));
             }
             Value::Map(entries) if !keys.is_empty() => {
@@ -158,11 +165,14 @@ impl Checker<'_, '_> {
                     let key_path = join(path, &entry.key);
                     match keys.iter().find(|(key, _)| **key == entry.key) {
                         Some((_, schema)) => self.node(&entry.node, schema, &key_path),
-                        None => self.unknown_key(entry, &key_path, path, named.clone()),
+                        None => {
+                            self.unknown_key(entry, &key_path, path, named.clone());
+                        }
                     }
                 }
                 if entries.len() != 1 {
-                    let text = format!("{path} takes exactly one of {}, not {}", all.join(", "), entries.len());
+                    let text =
+                        format!("{path} takes exactly one of {}, not {}", all.join(", "), entries.len());
                     self.problems.at(node.position, path, text);
                 }
             }
@@ -210,7 +220,8 @@ impl Checker<'_, '_> {
 
     /// One duration, or a range of two.
     fn timing(&mut self, node: &Node, schema: &Json, path: &str) {
-        let range = alternatives(schema).and_then(|options| options.iter().find(|o| o.get("properties").is_some()));
+        let range =
+            alternatives(schema).and_then(|options| options.iter().find(|o| o.get("properties").is_some()));
         match (&node.value, range) {
             (Value::Map(_), Some(range)) => {
                 self.node(node, range, path);
@@ -224,7 +235,12 @@ impl Checker<'_, '_> {
                     self.problems.at(node.position, path, format!("{path}: min {min} is above max {max}"));
                 }
             }
-            _ => self.quantity(node, path, "a duration such as 25ms or {min: 150ms, max: 350ms}", Micros::parse),
+            _ => self.quantity(
+                node,
+                path,
+                "a duration such as 25ms or {min: 150ms, max: 350ms}",
+                Micros::parse,
+            ),
         }
     }
 

@@ -164,7 +164,8 @@ impl<'a> Problems<'a> {
         self.found.sort_by_key(|problem| (problem.line, problem.column));
         if self.left_out > 0 {
             let text = format!("{} more problems are not shown", self.left_out);
-            let last = self.found.last().map_or(Position::START, |p| Position { line: p.line, column: p.column });
+            let last =
+                self.found.last().map_or(Position::START, |p| Position { line: p.line, column: p.column });
             self.found.push(Problem {
                 file: self.file.to_owned(),
                 line: last.line,

@@ -156,7 +156,12 @@ fn place(location: Location) -> Position {
 
 fn failure(error: &Error) -> (Position, String) {
     let position = error.location().map_or(Position::START, place);
-    let text = match error.without_snippet() {
+    let mut inner = error;
+    // Wrappers that only add where an alias was used.
+    while let Error::WithSnippet { error, .. } | Error::AliasError { error, .. } = inner {
+        inner = error;
+    }
+    let text = match inner {
         Error::DuplicateMappingKey { key: Some(key), .. } => {
             format!("the key {:?} is given twice in one map", shorten(key))
         }

@@ -44,7 +44,7 @@ fn contradiction(expect: &Expect) -> Option<String> {
     if let Some(because) = expect.because
         && !reasons(class).contains(&because)
     {
-        let known: Vec<String> = reasons(class).iter().map(|reason| self::word(reason)).collect();
+        let known: Vec<String> = reasons(class).iter().map(self::word).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Some(format!("`{word}` has no reason `{}`; reasons of it: {known}", self::word(&because)));
     }

@@ -34,7 +34,8 @@ pub const CHAIN_METHODS: [&str; 14] = [
 pub(super) fn check(view: &View<'_>, problems: &mut Problems<'_>) {
     let faults = &view.scenario.faults;
     if faults.len() as u64 > bounds::RULES_MAX {
-        problems.add("faults", format!("there are {} fault rules, at most {}", faults.len(), bounds::RULES_MAX));
+        problems
+            .add("faults", format!("there are {} fault rules, at most {}", faults.len(), bounds::RULES_MAX));
         return;
     }
     let mut ids = BTreeSet::new();
@@ -83,7 +84,8 @@ fn check_place(view: &View<'_>, rule: &FaultRule, path: &str, problems: &mut Pro
         && !CHAIN_METHODS.contains(&method.as_str())
     {
         let at = format!("{at}.chain");
-        let text = format!("{at}: the chain has no query {method:?}; known are *, {}", CHAIN_METHODS.join(", "));
+        let text =
+            format!("{at}: the chain has no query {method:?}; known are *, {}", CHAIN_METHODS.join(", "));
         problems.add_near(&at, text, nearest(method, CHAIN_METHODS));
     }
 }
@@ -109,7 +111,9 @@ pub(super) fn check_select(view: &View<'_>, select: &Select, path: &str, problem
         within(path, len as u64, (1, bounds::LIST_MAX), problems);
     };
     match select {
-        Select::All(false) => problems.add(path, format!("{path}: `all: false` selects nothing; leave the rule out")),
+        Select::All(false) => {
+            problems.add(path, format!("{path}: `all: false` selects nothing; leave the rule out"));
+        }
         Select::All(true) | Select::Fraction(_) => {}
         Select::Ids(ids) => {
             length(ids.len(), problems);
@@ -138,7 +142,8 @@ pub(super) fn check_id(view: &View<'_>, id: &RequestId, path: &str, problems: &m
         let first = RequestId::new(&scenario.name, scenario.seed, 0);
         let last = RequestId::new(&scenario.name, scenario.seed, view.requests_max.saturating_sub(1));
         let shown: String = id.as_str().chars().take(60).collect();
-        problems.add(path, format!("{path}: {shown:?} is not in the plan, which goes from {first} to {last}"));
+        problems
+            .add(path, format!("{path}: {shown:?} is not in the plan, which goes from {first} to {last}"));
     }
 }
 

@@ -92,7 +92,8 @@ impl Overrides {
         for setting in Setting::ALL {
             let name = setting.variable();
             if let Some(text) = lookup(name) {
-                self.set(setting, &text, Source::Environment(name)).map_err(|why| format!("{name}: {why}"))?;
+                self.set(setting, &text, Source::Environment(name))
+                    .map_err(|why| format!("{name}: {why}"))?;
             }
         }
         Ok(())
@@ -157,7 +158,8 @@ impl Overrides {
         }
         let Some((requests, source)) = &self.requests else { return };
         let workload = &mut scenario.workload;
-        let counted: Vec<usize> = (0..workload.steps.len()).filter(|i| workload.steps[*i].requests.is_some()).collect();
+        let counted: Vec<usize> =
+            (0..workload.steps.len()).filter(|i| workload.steps[*i].requests.is_some()).collect();
         match (counted.as_slice(), workload.steps.len()) {
             ([], _) => workload.max_requests = Some(*requests),
             ([only], 1) => {

@@ -11,14 +11,14 @@ use crate::profile::Profile;
 use crate::read::Problems;
 
 /// Services that a node can't be named after.
-const SERVICES: [&str; 9] = [
-    "gateway", "router", "loadgen", "runner", "postgres", "mock-openai", "mock-dapi", "mock-chain", "guard",
-];
+const SERVICES: [&str; 9] =
+    ["gateway", "router", "loadgen", "runner", "postgres", "mock-openai", "mock-dapi", "mock-chain", "guard"];
 
 /// Checks what a profile says by itself.
 pub(crate) fn check_profile(profile: &Profile, problems: &mut Problems<'_>) {
     if profile.version != 1 {
-        problems.add("version", format!("version is {}, but this build reads version 1 only", profile.version));
+        problems
+            .add("version", format!("version is {}, but this build reads version 1 only", profile.version));
     }
     within("workers", profile.workers.into(), (1, bounds::WORKERS_MAX), problems);
     within("queue", profile.queue.into(), (0, bounds::QUEUE_MAX), problems);
@@ -133,7 +133,8 @@ fn check_allocator(scenario: &Scenario, instances: &BTreeSet<String>, problems: 
         within(&path, (*weight).into(), (1, bounds::WEIGHT_MAX), problems);
     }
     if !allocator.weights.is_empty() && allocator.policy != Policy::SeededWeighted {
-        let text = "allocator.weights works with policy: seeded-weighted only; leave it out or change the policy";
+        let text =
+            "allocator.weights works with policy: seeded-weighted only; leave it out or change the policy";
         problems.add("allocator.weights", text.to_owned());
     }
     for (index, name) in allocator.order.iter().enumerate() {
@@ -148,7 +149,8 @@ fn check_allocator(scenario: &Scenario, instances: &BTreeSet<String>, problems: 
         problems.add("allocator", text.to_owned());
     }
     if allocator.lease.is_some_and(|lease| lease.us() == 0) {
-        problems.add("allocator.lease", "allocator.lease is zero: a lock would end before its use".to_owned());
+        problems
+            .add("allocator.lease", "allocator.lease is zero: a lock would end before its use".to_owned());
     }
 }
 
@@ -167,12 +169,14 @@ pub(super) fn failure_rules(
         let expect = if entry.expect.is_empty() { &profile.expect } else { &entry.expect };
         match (profile.failures.is_empty(), expect.is_empty()) {
             (true, _) if !entry.expect.is_empty() => {
-                let text = format!("{path} is for the failures of the profile, but {:?} has none", entry.profile);
+                let text =
+                    format!("{path} is for the failures of the profile, but {:?} has none", entry.profile);
                 problems.add(&path, text);
             }
             (true, _) => {}
             (false, _) => {
-                let whose = format!("the profile {:?} of node {:?} has failures, but", entry.profile, entry.name);
+                let whose =
+                    format!("the profile {:?} of node {:?} has failures, but", entry.profile, entry.name);
                 expects::check(expect, &path, &whose, problems);
             }
         }

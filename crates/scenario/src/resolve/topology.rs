@@ -19,7 +19,9 @@ pub(super) fn check(scenario: &mut Scenario, problems: &mut Problems<'_>) {
     within("devshard.replicas", devshard.replicas.into(), (1, bounds::REPLICAS_MAX), problems);
     within("devshard.escrows", devshard.escrows.into(), (1, bounds::ESCROWS_MAX), problems);
     let slots = devshard.slots.unwrap_or(devshard.participants);
-    if within("devshard.slots", slots.into(), (1, bounds::SLOTS_MAX), problems) && slots < devshard.participants {
+    if within("devshard.slots", slots.into(), (1, bounds::SLOTS_MAX), problems)
+        && slots < devshard.participants
+    {
         let text = format!(
             "devshard.slots is {slots}, fewer than the {participants} participants: each needs one at least"
         );
@@ -59,7 +61,8 @@ fn group_settings(devshard: &mut Devshard, problems: &mut Problems<'_>) {
 pub(super) fn check_actions(view: &View<'_>, problems: &mut Problems<'_>) {
     let actions = &view.scenario.actions;
     if actions.len() as u64 > bounds::RULES_MAX {
-        problems.add("actions", format!("there are {} actions, at most {}", actions.len(), bounds::RULES_MAX));
+        problems
+            .add("actions", format!("there are {} actions, at most {}", actions.len(), bounds::RULES_MAX));
         return;
     }
     for (index, action) in actions.iter().enumerate() {

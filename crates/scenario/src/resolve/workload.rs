@@ -16,7 +16,8 @@ pub(super) fn check(scenario: &mut Scenario, problems: &mut Problems<'_>) -> u64
     within("workload.prompt.input_tokens", tokens, (1, bounds::INPUT_TOKENS_MAX), problems);
     within("workload.max_tokens", workload.max_tokens.into(), (1, bounds::OUTPUT_TOKENS_MAX), problems);
     if workload.timeout == Limit::Time(Micros::ZERO) {
-        problems.add("workload.timeout", "workload.timeout is zero: no request can end in no time".to_owned());
+        problems
+            .add("workload.timeout", "workload.timeout is zero: no request can end in no time".to_owned());
     }
     for (index, step) in workload.steps.iter().enumerate() {
         check_step(step, &format!("workload.steps[{index}]"), problems);
@@ -63,7 +64,10 @@ fn check_search(search: &Search, least: Option<u32>, problems: &mut Problems<'_>
     within("workload.search.from", search.from.into(), bounds, problems);
     within("workload.search.to", search.to.into(), bounds, problems);
     if search.from > search.to {
-        let text = format!("workload.search goes from {} down to {}; `to` is the higher one", search.from, search.to);
+        let text = format!(
+            "workload.search goes from {} down to {}; `to` is the higher one",
+            search.from, search.to
+        );
         problems.add("workload.search", text);
     }
     if search.requests == Some(0) {
@@ -94,7 +98,9 @@ fn length(workload: &Workload, problems: &mut Problems<'_>) -> u64 {
             sum
         }
         (Some(max), false) if max != sum && !workload.steps.is_empty() => {
-            let text = format!("{path} is {max}, but the steps make {sum} requests; leave it out or make them equal");
+            let text = format!(
+                "{path} is {max}, but the steps make {sum} requests; leave it out or make them equal"
+            );
             problems.add(path, text);
             sum
         }
@@ -118,13 +124,15 @@ fn check_duplicates(workload: &Workload, requests_max: u64, problems: &mut Probl
         let path = format!("workload.duplicates[{position}]");
         let (index, of) = (duplicate.index, duplicate.duplicate_of);
         if index >= requests_max {
-            problems.add(&path, format!("{path}.index is {index}, but the plan ends at {}", requests_max - 1));
+            problems
+                .add(&path, format!("{path}.index is {index}, but the plan ends at {}", requests_max - 1));
         }
         if of >= index {
             problems.add(&path, format!("{path} repeats {of}, which does not come before {index}"));
         }
         if repeating.contains(&of) {
-            problems.add(&path, format!("{path} repeats {of}, which repeats another one itself; name that one"));
+            problems
+                .add(&path, format!("{path} repeats {of}, which repeats another one itself; name that one"));
         }
         if !seen.insert(index) {
             problems.add(&path, format!("{path}.index {index} is named twice"));
@@ -137,7 +145,9 @@ fn check_checks(checks: &[Check], problems: &mut Problems<'_>) {
     for (index, check) in checks.iter().enumerate() {
         let path = format!("workload.checks[{index}]");
         let why = match check {
-            Check::Contains(text) | Check::NotContains(text) if text.is_empty() => "an empty text is in every answer",
+            Check::Contains(text) | Check::NotContains(text) if text.is_empty() => {
+                "an empty text is in every answer"
+            }
             Check::JsonPointer(pointer) if !pointer.starts_with('/') => "a JSON pointer begins with a slash",
             Check::LogprobsAbsent(false) => "a check that is false checks nothing; leave it out",
             Check::CompletionTokensMin(0) => "no answer has fewer than zero tokens",
