@@ -7,6 +7,7 @@
 //! outside [`clock`], an answer to the gateway before the steps it rests on are durable.
 
 pub mod clock;
+pub mod gateway;
 pub mod host;
 pub mod logline;
 pub mod metrics;
