@@ -16,6 +16,8 @@ pub const SELECT_PURPOSE: &str = "fault";
 pub struct Oracle {
     /// Differences between the two sources, in words.
     pub differences: Vec<String>,
+    /// Request ids that the differences are about: nothing may be concluded about what hit them.
+    pub disputed: BTreeSet<String>,
     /// Calls on which both sources were compared.
     pub compared: u64,
     /// Distinct executed request ids hit, by rule.
@@ -68,6 +70,7 @@ pub fn compare(resolved: &Resolved, salt: &str, calls: &[NodeCall], hits: &[Hit]
         let expected = expected_rule(resolved.scenario.seed, &rules, call, id);
         let hit = call.rule.as_deref();
         if expected != hit && !(hit.is_none() && call.outcome == NodeOutcome::ClientCancelled) {
+            oracle.disputed.insert(id.to_owned());
             let text = |rule: Option<&str>| rule.unwrap_or("no rule").to_owned();
             oracle.differences.push(format!(
                 "call {} of {id} at {}: selected by {}, carried out {}",
@@ -81,9 +84,11 @@ pub fn compare(resolved: &Resolved, salt: &str, calls: &[NodeCall], hits: &[Hit]
             let in_log = logged.get_mut(&(call.node.as_str(), rule, id, call.attempt));
             match in_log {
                 Some(count) if *count > 0 => *count -= 1,
-                _ => oracle
-                    .differences
-                    .push(format!("call {} of {id} at {}: no hit logged", call.call, call.node)),
+                _ => {
+                    let text = format!("call {} of {id} at {}: no hit logged", call.call, call.node);
+                    oracle.differences.push(text);
+                    oracle.disputed.insert(id.to_owned());
+                }
             }
             if call.kind == scenario::fault::CallKind::Execution {
                 oracle.hit_ids.entry(rule.to_owned()).or_default().insert(id.to_owned());
@@ -92,6 +97,7 @@ pub fn compare(resolved: &Resolved, salt: &str, calls: &[NodeCall], hits: &[Hit]
     }
     for ((place, rule, id, _), count) in logged {
         if count > 0 {
+            oracle.disputed.insert(id.to_owned());
             oracle.differences.push(format!("hit of {rule} on {id} at {place} without a call"));
         }
     }

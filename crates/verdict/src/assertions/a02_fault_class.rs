@@ -34,6 +34,9 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
         let Some(record) = case.evidence.records.get(index) else { continue };
         let id = record.id.as_str();
+        if case.oracle.disputed.contains(id) {
+            continue;
+        }
         let class = word(&decided.class);
         let because = decided.because.map_or_else(|| "no reason seen".to_owned(), |reason| word(&reason));
         let (reason, text) = if decided.touched {

@@ -42,7 +42,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         };
         if let Some((reason, text)) = found {
             // Whether an ending was declared depends on what hit the request: that must be known first.
-            let unknown = case.evidence.missing_of(&[HITS, ACCOUNTING]);
+            let mut unknown = case.evidence.missing_of(&[HITS, ACCOUNTING]);
+            if case.oracle.disputed.contains(record.id.as_str()) {
+                unknown.push(format!("what hit {}", record.id));
+            }
             if reason == "wrong-ending" && !unknown.is_empty() {
                 unknown.into_iter().for_each(|input| sheet.missing(input));
                 continue;

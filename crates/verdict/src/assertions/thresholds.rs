@@ -22,6 +22,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     if let Some(limit) = limits.error_rate {
         if sent == 0 {
             sheet.missing("error_rate: nothing was sent");
+        } else if populations.disputed > 0 {
+            sheet.missing(format!("error_rate: what hit {} failed requests", populations.disputed));
         } else {
             sheet.looked(1);
         }
@@ -83,13 +85,14 @@ fn above(limit: &str, text: String) -> Witness {
 struct Populations {
     sent: u64,
     errors: u64,
+    disputed: u64,
     good: u64,
     ttft_us: Vec<u64>,
     latency_us: Vec<u64>,
 }
 
 fn populations(case: &Case<'_>) -> Populations {
-    let mut found = Populations { sent: 0, errors: 0, good: 0, ttft_us: Vec::new(), latency_us: Vec::new() };
+    let mut found = Populations { sent: 0, errors: 0, disputed: 0, good: 0, ttft_us: Vec::new(), latency_us: Vec::new() };
     for (index, decided) in case.decided {
         let Some(record) = case.evidence.records.get(index) else { continue };
         if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {
@@ -97,6 +100,12 @@ fn populations(case: &Case<'_>) -> Populations {
         }
         found.sent += 1;
         match decided.class {
+            // It may be an expected failure: plan and hit log disagree about it.
+            RequestClass::UnexpectedFailure | RequestClass::Rejected
+                if case.oracle.disputed.contains(record.id.as_str()) =>
+            {
+                found.disputed += 1;
+            }
             RequestClass::UnexpectedFailure | RequestClass::Rejected => found.errors += 1,
             RequestClass::Success | RequestClass::MaskedFault => {
                 found.good += 1;

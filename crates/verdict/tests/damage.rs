@@ -1,0 +1,229 @@
+//! Damaged evidence: absent, cut, corrupt, newer, with lines lost, doubled or shuffled. Never a pass when something
+//! that is needed is gone, never a fail that damage made, never a panic.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use evidence::assertion::Status;
+use evidence::exit::Outcome;
+use evidence::rundir::{
+    ACCOUNTING, DAPI_CALLS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS, RUN, RunReader,
+};
+use proptest::prelude::*;
+use support::{MOMENTS, RUN_ID, good, judge_in, snapshot_name};
+use verdict::judge::judge;
+
+const LINES: [&str; 8] = [PLAN, REQUESTS, ACCOUNTING, HITS, NODE_CALLS, DAPI_CALLS, EVENTS, DRAIN];
+
+fn inputs() -> Vec<String> {
+    let mut names: Vec<String> = LINES.iter().map(|name| (*name).to_owned()).collect();
+    names.push(FAULTS_APPLIED.to_owned());
+    names.extend(MOMENTS.iter().map(|moment| snapshot_name(*moment)));
+    names
+}
+
+/// Writes a good run, damages one file and judges.
+fn after(name: &str, damage: impl Fn(&Path)) -> (Outcome, Vec<String>) {
+    let base = good().write();
+    let path: PathBuf = base.path().join(RUN_ID).join(name);
+    damage(&path);
+    let assertions = judge_in(base.path()).assertions;
+    (assertions.verdict, verdict::judge::reasons(&assertions))
+}
+
+#[track_caller]
+fn is_unknown(name: &str, how: &str, damage: impl Fn(&Path)) {
+    let (verdict, reasons) = after(name, damage);
+    assert_eq!(verdict, Outcome::Unknown, "{name} {how}: {reasons:?}");
+    assert!(reasons.iter().any(|reason| reason.contains(name)), "{name} {how} is not named: {reasons:?}");
+}
+
+#[test]
+fn an_absent_file_is_unknown_and_named() {
+    for name in inputs() {
+        is_unknown(&name, "absent", |path| fs::remove_file(path).unwrap());
+    }
+}
+
+#[test]
+fn an_empty_file_is_unknown() {
+    for name in inputs() {
+        let (verdict, reasons) = after(&name, |path| fs::write(path, b"").unwrap());
+        // A requests.jsonl without a line beside a loadgen that wrote 24 is a finding, not a gap.
+        let wanted = if name == REQUESTS { Outcome::Fail } else { Outcome::Unknown };
+        assert_eq!(verdict, wanted, "{name}: {reasons:?}");
+    }
+}
+
+#[test]
+fn a_cut_file_is_unknown_and_named() {
+    for name in inputs() {
+        is_unknown(&name, "cut", |path| {
+            let bytes = fs::read(path).unwrap();
+            fs::write(path, &bytes[..bytes.len() - 4]).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_corrupt_line_is_unknown_and_named() {
+    for name in inputs() {
+        is_unknown(&name, "corrupt", |path| {
+            let mut bytes = fs::read(path).unwrap();
+            bytes[0] = b'#';
+            fs::write(path, bytes).unwrap();
+        });
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_unknown() {
+    for name in inputs() {
+        is_unknown(&name, "binary", |path| fs::write(path, [0xff, 0xfe, 0x00, 0x0a]).unwrap());
+    }
+}
+
+#[test]
+fn a_newer_format_is_unknown_and_named() {
+    let versioned = inputs().into_iter().filter(|name| {
+        ![HITS, NODE_CALLS, DAPI_CALLS, FAULTS_APPLIED].contains(&name.as_str())
+    });
+    for name in versioned {
+        is_unknown(&name, "newer", |path| {
+            let text = fs::read_to_string(path).unwrap();
+            let newer = text.replacen("\"v\":1", "\"v\":9", 1).replacen("\"v\": 1", "\"v\": 9", 1);
+            assert_ne!(newer, text, "{path:?} has a version");
+            fs::write(path, newer).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_snapshot_of_another_moment_is_unknown() {
+    let base = good().write();
+    let dir = base.path().join(RUN_ID);
+    fs::copy(dir.join(snapshot_name(MOMENTS[1])), dir.join(snapshot_name(MOMENTS[3]))).unwrap();
+    assert_eq!(judge_in(base.path()).assertions.verdict, Outcome::Unknown);
+}
+
+#[test]
+fn without_a_readable_run_file_there_is_no_run() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 5] = [
+        ("absent", |path| fs::remove_file(path).unwrap()),
+        ("empty", |path| fs::write(path, b"").unwrap()),
+        ("no YAML", |path| fs::write(path, b"{]").unwrap()),
+        ("cut", |path| {
+            let bytes = fs::read(path).unwrap();
+            fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+        }),
+        ("newer", |path| {
+            let text = fs::read_to_string(path).unwrap();
+            fs::write(path, text.replacen("v: 1", "v: 9", 1)).unwrap();
+        }),
+    ];
+    for (how, damage) in damages {
+        let base = good().write();
+        damage(&base.path().join(RUN_ID).join(RUN));
+        let error = judge(&RunReader::new(&base.path().join(RUN_ID))).expect_err(how);
+        assert!(error.0.contains(RUN), "{how}: {}", error.0);
+    }
+}
+
+#[test]
+fn a_runner_that_was_killed_leaves_unknown_and_no_fail() {
+    // The runner ends during the load: half the records, nothing that comes after.
+    let base = good().write();
+    let dir = base.path().join(RUN_ID);
+    for name in [ACCOUNTING, DRAIN] {
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+    MOMENTS[1..].iter().for_each(|moment| fs::remove_file(dir.join(snapshot_name(*moment))).unwrap());
+    keep(&dir.join(REQUESTS), |at, _| at < 10);
+    keep(&dir.join(EVENTS), |_, line| !["step-ended", "load-ended", "drain"].iter().any(|w| line.contains(w)));
+    let text = fs::read_to_string(dir.join(EVENTS)).unwrap();
+    let until = text.lines().position(|line| line.contains("step-started")).unwrap();
+    keep(&dir.join(EVENTS), |at, _| at <= until);
+    let assertions = judge_in(base.path()).assertions;
+    assert_eq!(assertions.verdict, Outcome::Unknown, "{:?}", verdict::judge::reasons(&assertions));
+}
+
+/// Keeps some lines of a file.
+fn keep(path: &Path, wanted: impl Fn(usize, &str) -> bool) {
+    let text = fs::read_to_string(path).unwrap();
+    let kept: Vec<&str> = text.lines().enumerate().filter(|(at, line)| wanted(*at, line)).map(|(_, l)| l).collect();
+    fs::write(path, kept.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+}
+
+#[derive(Clone, Debug)]
+enum Stroke {
+    Lose(usize),
+    Double(usize),
+    Swap(usize, usize),
+}
+
+fn stroke() -> impl Strategy<Value = Stroke> {
+    prop_oneof![
+        any::<usize>().prop_map(Stroke::Lose),
+        any::<usize>().prop_map(Stroke::Double),
+        (any::<usize>(), any::<usize>()).prop_map(|(a, b)| Stroke::Swap(a, b)),
+    ]
+}
+
+/// Whether the loss of this line takes something away that a pass needs. The start of a call is said again by its
+/// end; a drain sample before the stable ones and an equal copy of a line tell nothing new.
+fn needed(name: &str, line: &str, lines: &[String]) -> bool {
+    let twice = lines.iter().filter(|other| other.as_str() == line).count() > 1;
+    match name {
+        _ if twice => false,
+        NODE_CALLS => !line.contains("\"ended_us\":null"),
+        DRAIN => !line.contains("\"stable\":0"),
+        // teardown is cut off before anything is judged
+        EVENTS => !line.contains("\"planned\":true") && !line.contains("teardown"),
+        _ => true,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_pass_without_a_needed_line_and_never_a_panic(
+        file in 0..LINES.len(),
+        strokes in prop::collection::vec(stroke(), 1..4),
+    ) {
+        let name = LINES[file];
+        let base = good().write();
+        let path = base.path().join(RUN_ID).join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let mut lost = false;
+        for stroke in &strokes {
+            let len = lines.len();
+            match stroke {
+                _ if len == 0 => {}
+                Stroke::Lose(at) => {
+                    lost |= needed(name, &lines[at % len], &lines);
+                    lines.remove(at % len);
+                }
+                Stroke::Double(at) => lines.push(lines[at % len].clone()),
+                Stroke::Swap(a, b) => lines.swap(a % len, b % len),
+            }
+        }
+        fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        let judged = judge_in(base.path());
+        let reasons = verdict::judge::reasons(&judged.assertions);
+        if lost {
+            prop_assert_ne!(judged.assertions.verdict, Outcome::Pass, "{} {:?}", name, strokes);
+        }
+        // Only loadgen's own file can turn red: a record that is not there, or there twice, is a finding.
+        if name != REQUESTS {
+            let failed = judged.assertions.results.iter().any(|result| result.status == Status::Fail);
+            prop_assert!(!failed, "{} {:?}: {:?}", name, strokes, reasons);
+        }
+        let ours = matches!(judged.assertions.verdict, Outcome::Pass | Outcome::Unknown | Outcome::Fail);
+        prop_assert!(ours, "{} {:?}: {:?}", name, strokes, reasons);
+    }
+}

@@ -1,0 +1,420 @@
+//! Quiet twins: what looks like a defect and is none must pass. And what can't be known is unknown, by its name.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use evidence::accounting::Attempt;
+use evidence::assertion::Status;
+use evidence::event::EventKind;
+use evidence::exit::Outcome;
+use evidence::record::ClientClass;
+use evidence::snapshot::{Lease, Missing, Moment, Tx};
+use scenario::fault::{Because, EndingKind, Expect, RequestClass};
+use scenario::model::{Action, Saturation, ServiceAction, Trigger};
+use scenario::units::Ppb;
+use support::catalogue::{account, answer, http_error, logs, place, refused};
+use support::log::{SLOTS, tx};
+use support::{Files, good};
+
+type Change = fn(&mut Files);
+
+fn expected(class: RequestClass, because: Option<Because>, ending: Option<EndingKind>) -> Expect {
+    Expect { class, because, ending, status: None }
+}
+
+fn action(do_: ServiceAction, expect: Vec<Expect>) -> Action {
+    Action { after: Trigger::Requests(10), action: do_, expect }
+}
+
+/// A hit request fails as its rule allows. Gives its index.
+fn expected_failure(files: &mut Files) -> usize {
+    let index = files.first_hit();
+    let failure = expected(RequestClass::ExpectedFailure, Some(Because::GatewayError), None);
+    files.run.resolved.scenario.faults[0].expect.push(failure);
+    account(files, index, "failed");
+    http_error(files, index, 502);
+    index
+}
+
+const PASS: &[(&str, Change)] = &[
+    ("A1: terminal arrives late: the row is complete after sync", |files| {
+        files.joined[7].accounting.as_mut().unwrap().completed_at = Some("2026-01-01T00:59:59Z".to_owned());
+    }),
+    ("A1, A10: refused before acceptance with a reason, as an action allows", |files| {
+        let rejected = expected(RequestClass::ExpectedFailure, Some(Because::Overloaded), None);
+        files.run.resolved.scenario.actions = vec![action(ServiceAction::Pause("host-1".to_owned()), vec![rejected])];
+        refused(files, 7);
+    }),
+    ("A1: an equal row twice says nothing new", |files| {
+        let again = files.joined[7].clone();
+        files.joined.push(again);
+    }),
+    ("A2: a retry on another host masks the fault where the scenario allows it", |files| {
+        let index = files.first_hit();
+        let retried = expected(RequestClass::MaskedFault, Some(Because::RetriedOnOtherHost), None);
+        files.run.resolved.scenario.faults[0].expect.push(retried);
+        let (escrow, nonce) = place(files, index);
+        // the second call belongs to the nonce of the next request of this escrow, which gets none of its own
+        let next = nonce + 1;
+        let call = files.joined[index].calls[1].call;
+        files.joined[index].calls[1].nonce = Some(next);
+        files.calls.iter_mut().filter(|c| c.call == call).for_each(|c| c.seed = Some(next));
+        let attempt = Attempt { nonce: next, ..files.joined[index].accounting.as_ref().unwrap().attempts[0].clone() };
+        files.joined[index].accounting.as_mut().unwrap().attempts.push(attempt);
+        let other = files.joined.iter().position(|j| {
+            j.index != index as u64 && j.accounting.as_ref().is_some_and(|r| r.escrow == escrow && r.winner_nonce == Some(next))
+        });
+        cached(files, other.expect("another request follows in this escrow"));
+    }),
+    ("A2, T: a failure of exactly the faulted set is expected and no error", |files| {
+        expected_failure(files);
+    }),
+    ("A3: CRLF, comments and heartbeats", |files| {
+        let index = files.untouched(true, 0);
+        answer(files, index, |answer| answer.comments = 40);
+    }),
+    ("A3: a declared ending of a hit request is exempt", |files| {
+        let index = files.hits.iter().find_map(|hit| {
+            files.records.iter().position(|r| r.stream && Some(r.id.as_str()) == hit.request_id.as_deref())
+        });
+        let index = index.expect("a streamed request is hit");
+        let broken = expected(RequestClass::ExpectedFailure, Some(Because::Truncated), Some(EndingKind::Truncated));
+        files.run.resolved.scenario.faults[0].expect.push(broken);
+        files.records[index].client_class = ClientClass::Truncated;
+        account(files, index, "failed");
+        answer(files, index, |answer| {
+            answer.ending = Some("truncated".to_owned());
+            answer.done_count = 0;
+            answer.unfinished_bytes = 12;
+        });
+    }),
+    ("A3: parameters of a content type", |files| {
+        let index = files.untouched(true, 0);
+        files.records[index].content_type = Some("Text/Event-Stream; charset=utf-8".to_owned());
+    }),
+    ("A4: a request may leave nonces to others", |files| {
+        files.joined[7].accounting.as_mut().unwrap().attempts[0].status = None;
+    }),
+    ("A4: equal nonces in different sessions", |files| {
+        assert!(files.snapshots[&Moment::DrainFinal].escrows.iter().all(|escrow| escrow.inferences.contains_key(&5)));
+    }),
+    ("A4: an unloaded runtime shows no nonce after finalize", |files| {
+        files.snapshot(Moment::DrainFinal).escrows[0].nonce = 0;
+        files.snapshot(Moment::DrainFinal).escrows[0].group.clear();
+    }),
+    ("A5: Postgres, each participant leases the same inference for itself", |files| {
+        files.run.stack.storage = "postgres".to_owned();
+        let lease = |slot: u64, status: &str, claimed_unix_us| Lease {
+            epoch: 1,
+            escrow: "11".to_owned(),
+            inference: 5,
+            owner: support::log::owner(slot),
+            status: status.to_owned(),
+            claimed_unix_us,
+        };
+        files.from(Moment::Before, |s| s.leases = Some(vec![lease(0, "submitted", 1), lease(1, "skipped", 2)]));
+        // a takeover: claimed before its submit, by the other replica, later
+        files.snapshot(Moment::DrainPassive).leases = Some(vec![lease(0, "submitted", 1), lease(1, "pending", 1)]);
+    }),
+    ("A6: residue in a mempool that would not apply any more", |files| {
+        let residue = tx("finish", Some(5), Some(5 % SLOTS), Some("11"));
+        files.snapshot(Moment::DrainFinal).hosts[0].escrows[0].mempool.push(residue);
+    }),
+    ("A6: work still in a mempool after the passive wait is information", |files| {
+        let waiting = tx("validation", Some(5), Some((5 + 2) % SLOTS), Some("11"));
+        files.snapshot(Moment::DrainPassive).hosts[0].escrows[0].mempool.push(waiting);
+    }),
+    ("A6: a losing attempt that timed out, and a validation that nobody made", |files| {
+        support::catalogue::without_tx(files, "11", "validation", 5);
+    }),
+    ("A7: snapshots while converging: one host is behind before finalize", |files| {
+        for moment in [Moment::DrainPassive, Moment::DrainSynced] {
+            files.snapshot(moment).hosts[2].escrows[0].diffs.pop();
+        }
+    }),
+    ("A7: order of mempools and hosts", |files| {
+        files.snapshot(Moment::DrainFinal).hosts.reverse();
+    }),
+    ("A8: drains one sample before the deadline", |files| {
+        let last = files.drain.last_mut().unwrap();
+        last.deadline_us = Some(last.at_us);
+    }),
+    ("A8: a counter that is not on the list", |files| {
+        for sample in &mut files.drain {
+            sample.signals.insert("devshard_mempool_size".to_owned(), Some(7.0));
+        }
+    }),
+    ("A8: pending before sync", |files| {
+        let waiting = Tx { digest: String::new(), ..tx("finish", Some(5), None, None) };
+        files.snapshot(Moment::DrainPassive).escrows[0].pending.push(waiting);
+    }),
+    ("A9: a restart that the scenario lists", |files| {
+        let allowed = vec![expected(RequestClass::ExpectedFailure, None, None)];
+        files.run.resolved.scenario.actions = vec![action(ServiceAction::Restart("host-1".to_owned()), allowed)];
+        files.from(Moment::DrainPassive, |snapshot| {
+            snapshot.processes.iter_mut().find(|p| p.service == "host-1").unwrap().pid = 9_999;
+        });
+    }),
+    ("A9: a probe that is not ready before the stack is up", |files| {
+        let (service, detail) = ("ref-gateway".to_owned(), None);
+        let event = EventKind::Probe { service, ready: false, detail };
+        let first = files.events[1].clone();
+        files.events.insert(2, evidence::event::Event { event, ..first });
+        files.number_events();
+    }),
+    ("A10: a failed request that can be followed", |files| {
+        expected_failure(files);
+    }),
+    ("A11: a hybrid race with several nonces", |files| {
+        assert_eq!(files.joined[3].accounting.as_ref().unwrap().attempts.len(), 2);
+    }),
+    ("A11: a cache hit has no race and no call", |files| {
+        cached(files, 7);
+    }),
+    ("A11: a cancelled request may be anything in accounting", |files| {
+        let cancelled = expected(RequestClass::Cancelled, Some(Because::ClientCancelled), None);
+        files.run.resolved.scenario.workload.cancel = Some(scenario::model::Cancel {
+            select: scenario::fault::Select::Ids(vec![files.records[7].id.clone()]),
+            phase: scenario::model::CancelPhase::FirstContent,
+            event: None,
+            after: Default::default(),
+            close: Default::default(),
+            expect: vec![cancelled],
+        });
+        files.records[7].client_class = ClientClass::Cancelled;
+        account(files, 7, "failed");
+    }),
+    ("A11: calls without a lock while the allocator is out", |files| {
+        let mut rule = files.run.resolved.scenario.faults[0].clone();
+        rule.id = "dapi-out".to_owned();
+        rule.place = scenario::fault::Place { dapi: Some(scenario::fault::DapiCall::Acquire), ..Default::default() };
+        rule.action = scenario::fault::FaultAction::Dapi(scenario::fault::DapiFault::Outage(true));
+        files.run.resolved.scenario.faults.push(rule);
+        let hit = scenario::control::Hit {
+            rule: "dapi-out".to_owned(),
+            place: "host-1".to_owned(),
+            kind: None,
+            request_id: None,
+            ..files.hits[0].clone()
+        };
+        files.hits.push(hit);
+        let call = files.joined[7].calls[0].call;
+        files.calls.iter_mut().filter(|c| c.call == call).for_each(|c| c.lock = None);
+    }),
+    ("T: exactly at every limit", |files| {
+        files.run.resolved.scenario.thresholds.success_rps_min = Some(193);
+    }),
+    ("T: one slow request of 24 is within a p95", |files| {
+        support::defects_run::slow(files, 1);
+    }),
+    ("V: a queue of one inside the capacity", |files| {
+        files.from(Moment::DrainPassive, |s| s.openai.as_mut().unwrap().nodes[2].saturated_us = 12_000);
+    }),
+    ("V: required saturation on the selected node alone", |files| {
+        files.run.resolved.scenario.validity.mock_saturation = Saturation::Required(vec!["node-b".to_owned()]);
+        files.from(Moment::DrainPassive, |s| s.openai.as_mut().unwrap().nodes[2].saturated_us = 90_000);
+    }),
+    ("records, rows, calls and events in any order", |files| {
+        files.records.reverse();
+        files.joined.reverse();
+        files.calls.reverse();
+        files.dapi.reverse();
+        files.events.reverse();
+        files.drain.reverse();
+        files.plan.reverse();
+    }),
+];
+
+/// Answered from the response cache: no race, no attempt, no call of its own.
+fn cached(files: &mut Files, index: usize) {
+    let joined = &mut files.joined[index];
+    joined.cached = true;
+    joined.calls.clear();
+    let row = joined.accounting.as_mut().unwrap();
+    row.outcome = "cached".to_owned();
+    row.attempts.clear();
+    files.from(Moment::DrainPassive, |snapshot| {
+        snapshot.gateway_metrics.values_mut().for_each(|value| *value -= 1.0);
+    });
+}
+
+#[test]
+fn quiet_twins_pass() {
+    let mut wrong = Vec::new();
+    for (name, change) in PASS {
+        let mut files = good();
+        change(&mut files);
+        let assertions = files.judge().assertions;
+        for result in assertions.results.iter().filter(|result| result.status != Status::Pass) {
+            wrong.push(format!("{name}: {} {:?} {:?}", result.id, result.missing, result.witnesses.first()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What must be unknown, and words that say what is missing.
+const UNKNOWN: &[(&str, &str, Change)] = &[
+    ("a fraction of zero hits nothing", "hit nothing", |files| {
+        files.run.resolved.scenario.faults[0].select = scenario::fault::Select::Fraction(Ppb::ZERO);
+        files.hits.clear();
+        unhit(files);
+    }),
+    ("fewer hits than the minimum", "minimum.fault_hits is 20", |files| {
+        files.run.resolved.scenario.minimum.fault_hits = Some(20);
+    }),
+    ("fewer cancels than the minimum", "minimum.cancelled is 2", |files| {
+        files.run.resolved.scenario.minimum.cancelled = Some(2);
+    }),
+    ("fewer validations than the minimum", "at least 99 needed", |files| {
+        files.run.resolved.scenario.minimum.validations = Some(99);
+    }),
+    ("A2.5 a hit names another node", "plan and hit log disagree", |files| {
+        files.hits[0].place = "node-a-0".to_owned();
+    }),
+    ("a hit at a node that does not exist", "plan and hit log disagree", |files| {
+        let stray = scenario::control::Hit { place: "node-z".to_owned(), ..files.hits[0].clone() };
+        files.hits.push(stray);
+    }),
+    ("a selected call was not hit", "carried out no rule", |files| {
+        unhit(files);
+    }),
+    ("A7.6 one replica can't be reached", "host-1/11/diffs at drain-final", |files| {
+        let snapshot = files.snapshot(Moment::DrainFinal);
+        snapshot.hosts[1].escrows.remove(0);
+        snapshot.missing.push(Missing { what: "host-1/11/diffs".to_owned(), why: "refused".to_owned() });
+    }),
+    ("one replica is not in the snapshot", "2 of 3 hosts", |files| {
+        files.snapshot(Moment::DrainSynced).hosts.pop();
+    }),
+    ("no host log of an escrow", "no host log of escrow 12", |files| {
+        logs(files.snapshot(Moment::DrainFinal), "12").for_each(drop);
+        files.snapshot(Moment::DrainFinal).hosts.iter_mut().for_each(|host| drop(host.escrows.pop()));
+    }),
+    ("the gateway shows no escrow any more", "escrow 11 after sync", |files| {
+        files.snapshot(Moment::DrainSynced).escrows.clear();
+    }),
+    ("the gateway's nonce could not be read", "gateway/11/status at drain-synced", |files| {
+        let snapshot = files.snapshot(Moment::DrainSynced);
+        snapshot.escrows[0].nonce = 0;
+        snapshot.missing.push(Missing { what: "gateway/11/status".to_owned(), why: "refused".to_owned() });
+    }),
+    ("gateway transactions could not be read", "gateway/12/debug/pending", |files| {
+        let missing = Missing { what: "gateway/12/debug/pending".to_owned(), why: "refused".to_owned() };
+        files.snapshot(Moment::DrainSynced).missing.push(missing);
+    }),
+    ("A8.5 a series disappears in the drain", "signal host_validation_queue", |files| {
+        files.drain.last_mut().unwrap().signals.insert("host_validation_queue".to_owned(), None);
+    }),
+    ("the samples don't show what the last one says", "3 are needed", |files| {
+        files.drain.remove(2);
+    }),
+    ("finalize did not succeed", "finalize of escrow 12", |files| {
+        for event in &mut files.events {
+            if let EventKind::DrainStep { what, escrow, status, .. } = &mut event.event
+                && what == "finalize"
+                && escrow == "12"
+            {
+                *status = Some(500);
+            }
+        }
+    }),
+    ("a service is not in a snapshot", "host-2 at drain-final", |files| {
+        files.snapshot(Moment::DrainFinal).processes.retain(|process| process.service != "host-2");
+    }),
+    ("counters of the gateway are absent", "counters of the gateway", |files| {
+        files.snapshot(Moment::DrainSynced).gateway_metrics = BTreeMap::from([("up".to_owned(), 1.0)]);
+    }),
+    ("a node shows no statistics", "statistics of node-b", |files| {
+        files.snapshot(Moment::DrainPassive).openai.as_mut().unwrap().nodes.pop();
+    }),
+    ("leases were not read on Postgres", "validation leases", |files| {
+        files.run.stack.storage = "postgres".to_owned();
+    }),
+    ("nobody knows who owns the slots", "who owns the slots of escrow 11", |files| {
+        files.from(Moment::Before, |snapshot| snapshot.escrows[0].group.clear());
+    }),
+    ("the load was stopped early without a signal", "before the end of its plan", |files| {
+        for event in &mut files.events {
+            if let EventKind::LoadEnded { partial, .. } = &mut event.event {
+                *partial = true;
+            }
+        }
+    }),
+    ("the runner declared a gap", "mock-openai/hits", |files| {
+        let (what, why) = ("mock-openai/hits".to_owned(), "3 fell out of the ring".to_owned());
+        files.event_in_load(EventKind::EvidenceMissing { what, why });
+    }),
+    ("a failure whose hit was lost is neither expected nor an error", "what hit 1 failed requests", |files| {
+        expected_failure(files);
+        files.hits.remove(0);
+    }),
+    ("nothing was measured for a limit", "no success to measure", |files| {
+        files.records.iter_mut().for_each(|record| record.first_content_us = None);
+    }),
+];
+
+/// Turns every hit into a plain completed call.
+fn unhit(files: &mut Files) {
+    let plain = |rule: &mut Option<String>, status: &mut Option<u16>| {
+        if rule.take().is_some() {
+            *status = Some(200);
+        }
+    };
+    for call in files.calls.iter_mut().filter(|call| call.rule.is_some()) {
+        plain(&mut call.rule, &mut call.status);
+        call.outcome = scenario::control::NodeOutcome::Completed;
+    }
+    for call in files.joined.iter_mut().flat_map(|joined| &mut joined.calls) {
+        plain(&mut call.rule, &mut call.status);
+        call.outcome = "completed".to_owned();
+    }
+}
+
+#[test]
+fn what_can_not_be_known_is_unknown_and_named() {
+    let mut wrong = Vec::new();
+    for (name, words, change) in UNKNOWN {
+        let mut files = good();
+        change(&mut files);
+        let assertions = files.judge().assertions;
+        let named = assertions.results.iter().flat_map(|result| &result.missing).any(|text| text.contains(words));
+        if assertions.verdict != Outcome::Unknown || !named {
+            let reasons = verdict::judge::reasons(&assertions);
+            wrong.push(format!("{name}: {} {reasons:?}", assertions.verdict));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A limit of exactly one in 24 holds one error; A2 tells of the request all the same.
+#[test]
+fn an_error_rate_at_its_limit_holds() {
+    for (ppb, wanted) in [(41_666_667, Status::Pass), (41_666_666, Status::Fail)] {
+        let mut files = good();
+        files.run.resolved.scenario.thresholds.error_rate = Ppb::new(ppb);
+        account(&mut files, 7, "failed");
+        http_error(&mut files, 7, 502);
+        let assertions = files.judge().assertions;
+        assert_eq!(assertions.results[12].status, wanted, "{ppb}");
+        assert_eq!(assertions.results[1].status, Status::Fail);
+    }
+}
+
+#[test]
+fn a_signal_or_a_broken_environment_comes_before_what_was_judged() {
+    for (event, wanted) in [
+        (EventKind::Signal { signal: "SIGINT".to_owned() }, Outcome::Interrupted),
+        (
+            EventKind::EnvironmentFailed { message: "the disk is full".to_owned(), log: Vec::new() },
+            Outcome::Environment,
+        ),
+    ] {
+        let mut files = good();
+        files.records[7].client_class = ClientClass::Interrupted;
+        files.event_in_load(event);
+        let assertions = files.judge().assertions;
+        assert_eq!(assertions.verdict, wanted);
+        assert!(!assertions.findings.correctness_failed, "{:?}", verdict::judge::reasons(&assertions));
+    }
+}
