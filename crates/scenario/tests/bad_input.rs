@@ -1,6 +1,8 @@
 //! Every file of `tests/bad-input` is refused with the expected lines and messages. A file names what it expects in
 //! comments at its end: `# expect <line>: <part of the message>`.
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test should end it")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

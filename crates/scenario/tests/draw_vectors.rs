@@ -1,5 +1,7 @@
 //! Draws against committed vectors that were computed outside this project (`tests/vectors/draw-v1.json`).
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test should end it")]
+
 use scenario::draw::{DOMAIN, Field, ValueKey, draw, in_range, selected, selection_draw};
 use scenario::identity::RequestId;
 use scenario::units::Ppb;

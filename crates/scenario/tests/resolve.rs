@@ -1,5 +1,7 @@
 //! Resolution, plan and hashes on the committed scenario: what must change a hash changes it, nothing else does.
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test should end it")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
