@@ -8,7 +8,7 @@ pub mod timeouts;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io;
+use std::io::{self, Read as _};
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -141,10 +141,12 @@ impl Connection {
             return;
         }
         let _ = socket.shutdown(std::net::Shutdown::Write);
-        // Closing with unread bytes would make the kernel send RST instead of FIN.
+        // Closing with unread bytes would make the kernel send RST instead of FIN. The plain socket is read, since
+        // the runtime's one reads only what its driver has already noticed.
+        let Ok(mut stream) = self.stream.into_std() else { return };
         let mut rest = [0; 4096];
         for _ in 0..DRAIN_READS_MAX {
-            if !matches!(self.stream.try_read(&mut rest), Ok(count) if count > 0) {
+            if !matches!(stream.read(&mut rest), Ok(count) if count > 0) {
                 break;
             }
         }
