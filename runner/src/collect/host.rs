@@ -9,6 +9,9 @@ use wire::proto::devshard::devshard_tx;
 
 use super::{HostSurface, Surfaces, keep};
 
+/// Answer of a host that was never contacted for an escrow (contract hosts 2.1, newer builds).
+const NO_SESSION: &str = "session not found";
+
 /// Reads every escrow of one host. Only escrows that the gateway shows with a nonce are asked for: on a July host a
 /// GET of a foreign session would create it (contract hosts 2.1).
 pub async fn state(
@@ -29,6 +32,11 @@ pub async fn state(
         let base = format!("{}{}/sessions/{id}", host.base, surfaces.session_prefix);
         let what = format!("{}/{id}", host.service);
         let diffs = surfaces.json(&format!("{base}/diffs?from=1&to={nonce}"), false).await;
+        if diffs.as_ref().is_err_and(|why| why.contains(NO_SESSION)) {
+            // The gateway has not contacted this host for the escrow yet: an empty log, not a missing one.
+            state.escrows.push(HostEscrow { escrow: id.clone(), ..HostEscrow::default() });
+            continue;
+        }
         let diffs = keep(missing, &format!("{what}/diffs"), diffs.and_then(|value| read_diffs(&value)));
         let mempool = surfaces.json(&format!("{base}/mempool"), false).await;
         let mempool =

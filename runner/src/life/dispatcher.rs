@@ -190,7 +190,8 @@ impl Dispatcher {
                     state.running = false;
                     state.ended = Some(ended_in_words(code, signal));
                 }
-                let planned = state.exit_planned;
+                // Loadgen ends by itself when its plan is done.
+                let planned = state.exit_planned || (service == super::load::LOADGEN && code == Some(0));
                 self.log(EventKind::ProcessExited { service, pid, code, signal, planned })
             }
         }

@@ -16,7 +16,10 @@ use crate::error::RunnerError;
 use crate::stack::Running;
 
 /// Rounds of sync over all escrows; more than this many never helped on a real build (contract gateway 6.6).
-const SYNC_ROUNDS_MAX: u32 = 8;
+const SYNC_ROUNDS_MAX: u32 = 12;
+/// Looks at the signals after one round of sync, and the pause between them.
+const QUIET_LOOKS_MAX: u32 = 20;
+const QUIET_PAUSE: Duration = Duration::from_millis(50);
 /// Time limit of one sync or finalize call.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// Part of a service's answer that is kept in an event.
@@ -96,33 +99,46 @@ impl<'a> Drainer<'a> {
         Ok(())
     }
 
-    /// (c): `sync-hosts` on each escrow until nothing is pending and nonces stand still, bounded.
+    /// (c): `sync-hosts` on each escrow until nothing is pending, nonces stand still and no signal is above zero: a
+    /// sync may bring hosts work to validate. Bounded by rounds; what is left then is for the verdict.
     ///
     /// # Errors
     /// [`RunnerError::RunDir`].
     pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
-        for escrow in &self.running.surfaces.escrows {
-            let base = format!("{}/devshard/{escrow}/v1", self.running.surfaces.gateway);
-            let mut nonce_before = None;
-            for _ in 0..SYNC_ROUNDS_MAX {
-                let url = format!("{base}/debug/sync-hosts");
+        let mut before = None;
+        for _ in 0..SYNC_ROUNDS_MAX {
+            let mut nonces = Vec::new();
+            let mut waiting = false;
+            for escrow in &self.running.surfaces.escrows {
+                let base = format!("{}/devshard/{escrow}/v1/debug", self.running.surfaces.gateway);
+                let url = format!("{base}/sync-hosts");
                 let answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
                 log_step(dispatcher, "sync", escrow, &answer)?;
-                let url = format!("{base}/debug/pending");
+                let url = format!("{base}/pending");
                 let pending = dispatcher.through(self.running.surfaces.json(&url, true)).await?;
-                let (waiting, nonce) = pending.as_ref().map_or((true, None), |value| {
-                    (
-                        value["pending"].as_array().is_some_and(|list| !list.is_empty()),
-                        value["nonce"].as_u64(),
-                    )
-                });
-                if answer.is_err() || (!waiting && nonce == nonce_before) {
-                    break;
-                }
-                nonce_before = nonce;
+                let pending = pending.unwrap_or_default();
+                waiting |= pending["pending"].as_array().is_some_and(|list| !list.is_empty());
+                nonces.push(pending["nonce"].as_u64());
             }
+            let quiet = self.quiet(dispatcher).await?;
+            if quiet && !waiting && before.as_ref() == Some(&nonces) {
+                break;
+            }
+            before = Some(nonces);
         }
         Ok(())
+    }
+
+    /// Waits a short while for all signals to be zero; true when they are.
+    async fn quiet(&self, dispatcher: &mut Dispatcher) -> Result<bool, RunnerError> {
+        for _ in 0..QUIET_LOOKS_MAX {
+            let signals = dispatcher.through(read_signals(self.running)).await?;
+            if signals.values().all(|value| *value == Some(0.0)) {
+                return Ok(true);
+            }
+            dispatcher.through(tokio::time::sleep(QUIET_PAUSE)).await?;
+        }
+        Ok(false)
     }
 
     /// (d): finalize on each escrow, once, last: it ends the escrow.
