@@ -145,6 +145,9 @@ fn options() -> Options {
         duplicate_keys: serde_yaml::DuplicateKeyPolicy::Error,
         merge_keys: serde_yaml::MergeKeyPolicy::Error,
         strict_booleans: true,
+        underscored_numbers_as_strings: true,
+        leading_zero_numbers_as_strings: true,
+        reject_unsupported_tags: true,
         with_snippet: false,
         emit_comments: false,
     }
@@ -169,6 +172,7 @@ fn failure(error: &Error) -> (Position, String) {
         Error::AliasReplayLimitExceeded { .. } | Error::AliasReplayStackDepthExceeded { .. } => {
             format!("aliases grow to more than {ALIAS_EVENTS_MAX} values; write the values out")
         }
+        Error::MergeKeyNotAllowed { .. } => "merge keys (`<<`) are not read; write the keys out".to_owned(),
         Error::Budget { breach: BudgetBreach::Documents { .. }, .. } | Error::MultipleDocuments { .. } => {
             "the file holds more than one document; only one is read".to_owned()
         }

@@ -33,7 +33,7 @@ pub const OUTPUT_TOKENS_MAX: u64 = 1_000_000;
 /// Most fault rules, checks or actions in a file.
 pub const RULES_MAX: u64 = 256;
 /// Most ids, ordinals or repeated bodies in one list.
-pub const LIST_MAX: u64 = 100_000;
+pub const LIST_MAX: u64 = 10_000;
 /// Largest event of `oversize_event`, bytes.
 pub const EVENT_BYTES_MAX: u64 = 256 << 20;
 /// Most blocks of one burst.
