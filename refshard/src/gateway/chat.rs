@@ -26,14 +26,19 @@ const FRAMES_MAX: usize = 64;
 
 /// A request that was refused before its race.
 struct Refused {
-    answer: Answer,
+    status: StatusCode,
+    message: String,
     /// Outcome and reason of the metric on the per-escrow path.
     count: (&'static str, &'static str),
 }
 
 impl Refused {
     fn new(status: StatusCode, message: &str, count: (&'static str, &'static str)) -> Self {
-        Self { answer: respond::error(status, message), count }
+        Self { status, message: message.to_owned(), count }
+    }
+
+    fn answer(&self) -> Answer {
+        respond::error(self.status, &self.message)
     }
 }
 
@@ -47,7 +52,7 @@ pub async fn pooled(gateway: &Arc<Gateway>, headers: &HeaderMap, body: &Bytes) -
     let id = gateway.new_request_id();
     let chat = match parse(gateway, headers, body, &id) {
         Ok(chat) => chat,
-        Err(refused) => return refused.answer,
+        Err(refused) => return refused.answer(),
     };
     let mut models: Vec<String> = gateway.residents().iter().map(|escrow| escrow.model.clone()).collect();
     models.sort_unstable();
@@ -59,7 +64,7 @@ pub async fn pooled(gateway: &Arc<Gateway>, headers: &HeaderMap, body: &Bytes) -
         return respond::error(StatusCode::BAD_REQUEST, &text);
     }
     match admit(gateway, headers, chat, &id) {
-        Err(refused) => refused.answer,
+        Err(refused) => refused.answer(),
         Ok(Checked::Hit(stored)) => replay(gateway, &stored, &id),
         Ok(Checked::Go(chat, key, permit)) => match choose(gateway, &chat.model) {
             Err(text) => {
@@ -109,7 +114,7 @@ pub async fn in_escrow(
     match checked {
         Err(refused) => {
             gateway.count_request(&escrow.model, refused.count.0, refused.count.1);
-            refused.answer
+            refused.answer()
         }
         Ok(Checked::Hit(stored)) => {
             gateway.count_request(&escrow.model, "cached", "cache_hit");

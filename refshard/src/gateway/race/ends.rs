@@ -1,0 +1,162 @@
+//! How a race ends: what the client gets, what is cached, and the one outcome.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::super::accounting::Outcome;
+use super::super::attempt::End;
+use super::super::cache::Stored;
+use super::super::respond::error_body;
+use super::{DECISION, Out, Race};
+use crate::clock;
+
+/// A client that takes nothing for so long counts as gone.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Answers above this are not cached.
+const CACHED_MAX: usize = 4 << 20;
+
+impl Race {
+    /// The winner is complete: the end of the client's answer, and the cache.
+    pub(super) async fn deliver(&mut self, place: usize) {
+        self.outcome = Some(Outcome::Success);
+        let document = self.attempts[place].end.as_mut().and_then(|end| end.document.take());
+        let content_type = if let Some(document) = document {
+            self.written.extend_from_slice(&document);
+            self.send(Out::Json(document)).await;
+            "application/json"
+        } else {
+            self.frame(Bytes::from_static(b"data: [DONE]\n\n")).await;
+            "text/event-stream"
+        };
+        let client_gone = self.client_gone || self.out.as_ref().is_none_or(mpsc::Sender::is_closed);
+        self.line("request_succeeded")
+            .field("winner_nonce", self.nonce_of(place))
+            .field("decision", DECISION)
+            .emit();
+        if client_gone {
+            self.line("proxy_stream_client_gone").emit();
+        } else if self.written.len() <= CACHED_MAX {
+            let stored = Stored {
+                content_type,
+                body: std::mem::take(&mut self.written).into(),
+                escrow_id: self.escrow.id().to_owned(),
+                request_id: self.id.clone(),
+            };
+            self.line("gateway_cache_stored").field("bytes", stored.body.len()).emit();
+            self.gateway.cache.put(self.key, stored, clock::instant());
+        }
+        if self.chat.stream && self.gateway.defect.repeats_done(self.number) {
+            self.frame(Bytes::from_static(b"data: [DONE]\n\n")).await;
+        }
+    }
+
+    /// No way back after the first content: an error event and no marker.
+    pub(super) async fn winner_failed(&mut self, place: usize) {
+        self.outcome = Some(Outcome::Failed);
+        let end = self.attempts[place].end.as_ref();
+        let message = end.map(|end| end.message.clone()).unwrap_or_default();
+        let document = end.and_then(|end| end.error.clone()).unwrap_or_else(|| error_body(&message));
+        self.attempt_line("winner_failed_after_content", place).field("error", &message).emit();
+        self.line("request_failed").field("error", &message).emit();
+        self.frame(Bytes::from(format!("data: {document}\n\n"))).await;
+    }
+
+    /// The limit of the whole race has passed.
+    pub(super) async fn give_up(&mut self) {
+        self.outcome = Some(Outcome::Failed);
+        if self.winner.is_some() {
+            let message = "inference: winner stream took longer than allowed";
+            self.line("winner_stream_hard_timeout").emit();
+            self.frame(Bytes::from(format!("data: {}\n\n", error_body(message)))).await;
+            return;
+        }
+        let message = "inference: no non-empty response within the allowed time";
+        self.line("request_failed").field("error", message).emit();
+        self.send(Out::Fail(StatusCode::GATEWAY_TIMEOUT, error_body(message))).await;
+    }
+
+    /// The client's error when no attempt answered: the model server's own one if there was one.
+    pub(super) async fn fail_unanswered(&mut self) {
+        self.outcome = Some(Outcome::Failed);
+        let ends: Vec<&End> = self.attempts.iter().filter_map(|attempt| attempt.end.as_ref()).collect();
+        let throttled = |end: &&End| matches!(end.failure, Some("http_429" | "http_503"));
+        let (status, body) = if let Some(document) = ends.iter().find_map(|end| end.error.clone()) {
+            (status_of(&document), document)
+        } else if !ends.is_empty() && ends.iter().all(throttled) {
+            let text = ends.last().map(|end| end.message.clone()).unwrap_or_default();
+            (StatusCode::TOO_MANY_REQUESTS, error_body(&text))
+        } else {
+            (StatusCode::BAD_GATEWAY, error_body("inference: no non-probe attempt finished"))
+        };
+        self.line("request_failed").field("error", &body).emit();
+        self.send(Out::Fail(status, body)).await;
+    }
+
+    pub(super) async fn frame(&mut self, frame: Bytes) {
+        if self.written.len() <= CACHED_MAX {
+            self.written.extend_from_slice(&frame);
+        }
+        self.send(Out::Frame(frame)).await;
+    }
+
+    pub(super) async fn send(&mut self, out: Out) {
+        let Some(sender) = &self.out else { return };
+        if sender.send_timeout(out, CLIENT_TIMEOUT).await.is_err() {
+            self.client_gone = true;
+            self.out = None;
+        }
+    }
+
+    /// The one outcome in accounting, metrics and log.
+    pub(super) fn settle(&self) {
+        let mut outcome = self.outcome.unwrap_or(Outcome::Failed);
+        let winner = self.winner.filter(|_| outcome == Outcome::Success);
+        let winner_nonce = winner.map_or(0, |place| self.nonce_of(place));
+        self.gateway.count_race(self, outcome);
+        if outcome == Outcome::Success && self.gateway.defect.records_failed(self.number) {
+            outcome = Outcome::Failed;
+        }
+        if !self.gateway.defect.loses_outcome(self.number) {
+            let end = (outcome, DECISION, winner_nonce);
+            let ended = self.gateway.accounting.end(&self.id, self.escrow.id(), end, clock::unix_ns());
+            if let Err(error) = ended {
+                self.line("accounting_failed").field("error", error).emit();
+            }
+        }
+        for place in 0..self.attempts.len() {
+            let attempt = &self.attempts[place];
+            self.attempt_line("race_completed", place)
+                .field("winner", self.winner == Some(place))
+                .field("finished", attempt.end.as_ref().is_some_and(|end| end.finished))
+                .field("has_receipt", attempt.confirmed_at.is_some())
+                .field("confirmed_at", attempt.confirmed_at.unwrap_or_default())
+                .field("output_chunks", attempt.chunks)
+                .field("failure_reason", if attempt.succeeded() { "" } else { attempt.failure() })
+                .emit();
+        }
+        self.line("request_fully_settled")
+            .field("winner_nonce", winner_nonce)
+            .field("decision", DECISION)
+            .field("outcome", outcome.name())
+            .emit();
+    }
+}
+
+/// Status for a relayed error document (contract gateway 4.3).
+fn status_of(document: &Value) -> StatusCode {
+    let code = document.pointer("/error/code").and_then(Value::as_u64);
+    let code = code.filter(|code| (400..600).contains(code)).and_then(|code| u16::try_from(code).ok());
+    if let Some(status) = code.and_then(|code| StatusCode::from_u16(code).ok()) {
+        return status;
+    }
+    let kind = document.pointer("/error/type").and_then(Value::as_str).unwrap_or_default();
+    if kind.to_ascii_lowercase().contains("badrequest") {
+        StatusCode::BAD_REQUEST
+    } else {
+        StatusCode::BAD_GATEWAY
+    }
+}
