@@ -22,8 +22,9 @@ async fn a_stream_and_a_document_are_answered_and_accounted() {
     assert!(events[0].contains(r#""role":"assistant""#), "the role chunk comes first: {text}");
     assert!(events[1].contains(r#""id":"devshard-1-1""#));
     assert_eq!(events[3], "[DONE]");
-    let row = stack.accounting(&id, "1").await;
+    let (_, row) = stack.get(&format!("/devshard/1/v1/requests/{id}")).await;
     assert_eq!((row["outcome"].as_str(), row["winner_nonce"].as_u64()), (Some("success"), Some(1)));
+    assert!(row["completed_at"].is_string(), "without losers the outcome is there before the last byte");
 
     let answer = stack.chat("two", false).await;
     assert_eq!((answer.status().as_u16(), header(&answer, "content-type")), (200, "application/json".into()));

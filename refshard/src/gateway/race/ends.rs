@@ -20,38 +20,50 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
 const CACHED_MAX: usize = 4 << 20;
 
 impl Race {
-    /// The winner is complete: the end of the client's answer, and the cache.
+    /// The winner is complete. What the client may rely on after its last byte is done before that byte: a free
+    /// place, the outcome unless losers still run, and the cached answer.
     pub(super) async fn deliver(&mut self, place: usize) {
         self.outcome = Some(Outcome::Success);
+        self.held = None;
+        if self.live() == 0 {
+            self.settle();
+        }
         let document = self.attempts[place].end.as_mut().and_then(|end| end.document.take());
-        let content_type = if let Some(document) = document {
-            self.written.extend_from_slice(&document);
-            self.send(Out::Json(document)).await;
-            "application/json"
-        } else {
-            self.frame(Bytes::from_static(b"data: [DONE]\n\n")).await;
-            "text/event-stream"
-        };
-        let client_gone = self.client_gone || self.out.as_ref().is_none_or(mpsc::Sender::is_closed);
+        let done = Bytes::from_static(b"data: [DONE]\n\n");
+        self.written.extend_from_slice(document.as_ref().unwrap_or(&done));
+        self.keep();
+        match document {
+            Some(document) => self.send(Out::Json(document)).await,
+            None => {
+                self.send(Out::Frame(done.clone())).await;
+                if self.gateway.defect.repeats_done(self.number) {
+                    self.send(Out::Frame(done)).await;
+                }
+            }
+        }
         self.line("request_succeeded")
             .field("winner_nonce", self.nonce_of(place))
             .field("decision", DECISION)
             .emit();
-        if client_gone {
+    }
+
+    /// Into the cache, unless nobody has read the answer or it is too long.
+    fn keep(&mut self) {
+        if self.client_gone || self.out.as_ref().is_none_or(mpsc::Sender::is_closed) {
             self.line("proxy_stream_client_gone").emit();
-        } else if self.written.len() <= CACHED_MAX {
-            let stored = Stored {
-                content_type,
-                body: std::mem::take(&mut self.written).into(),
-                escrow_id: self.escrow.id().to_owned(),
-                request_id: self.id.clone(),
-            };
-            self.line("gateway_cache_stored").field("bytes", stored.body.len()).emit();
-            self.gateway.cache.put(self.key, stored, clock::instant());
+            return;
         }
-        if self.chat.stream && self.gateway.defect.repeats_done(self.number) {
-            self.frame(Bytes::from_static(b"data: [DONE]\n\n")).await;
+        if self.written.len() > CACHED_MAX {
+            return;
         }
+        let stored = Stored {
+            content_type: if self.chat.stream { "text/event-stream" } else { "application/json" },
+            body: std::mem::take(&mut self.written).into(),
+            escrow_id: self.escrow.id().to_owned(),
+            request_id: self.id.clone(),
+        };
+        self.line("gateway_cache_stored").field("bytes", stored.body.len()).emit();
+        self.gateway.cache.put(self.key, stored, clock::instant());
     }
 
     /// No way back after the first content: an error event and no marker.
@@ -60,6 +72,7 @@ impl Race {
         let end = self.attempts[place].end.as_ref();
         let message = end.map(|end| end.message.clone()).unwrap_or_default();
         let document = end.and_then(|end| end.error.clone()).unwrap_or_else(|| error_body(&message));
+        self.held = None;
         self.attempt_line("winner_failed_after_content", place).field("error", &message).emit();
         self.line("request_failed").field("error", &message).emit();
         self.frame(Bytes::from(format!("data: {document}\n\n"))).await;
@@ -70,13 +83,14 @@ impl Race {
         self.outcome = Some(Outcome::Failed);
         if self.winner.is_some() {
             let message = "inference: winner stream took longer than allowed";
+            self.held = None;
             self.line("winner_stream_hard_timeout").emit();
             self.frame(Bytes::from(format!("data: {}\n\n", error_body(message)))).await;
             return;
         }
         let message = "inference: no non-empty response within the allowed time";
         self.line("request_failed").field("error", message).emit();
-        self.send(Out::Fail(StatusCode::GATEWAY_TIMEOUT, error_body(message))).await;
+        self.fail(StatusCode::GATEWAY_TIMEOUT, error_body(message)).await;
     }
 
     /// The client's error when no attempt answered: the model server's own one if there was one.
@@ -93,7 +107,8 @@ impl Race {
             (StatusCode::BAD_GATEWAY, error_body("inference: no non-probe attempt finished"))
         };
         self.line("request_failed").field("error", &body).emit();
-        self.send(Out::Fail(status, body)).await;
+        self.settle();
+        self.fail(status, body).await;
     }
 
     pub(super) async fn frame(&mut self, frame: Bytes) {
@@ -111,8 +126,17 @@ impl Race {
         }
     }
 
+    /// There will be no answer.
+    pub(super) async fn fail(&mut self, status: StatusCode, body: Value) {
+        self.held = None;
+        self.send(Out::Fail(status, body)).await;
+    }
+
     /// The one outcome in accounting, metrics and log.
-    pub(super) fn settle(&self) {
+    pub(super) fn settle(&mut self) {
+        if std::mem::replace(&mut self.settled, true) {
+            return;
+        }
         let mut outcome = self.outcome.unwrap_or(Outcome::Failed);
         let winner = self.winner.filter(|_| outcome == Outcome::Success);
         let winner_nonce = winner.map_or(0, |place| self.nonce_of(place));

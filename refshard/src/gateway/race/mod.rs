@@ -107,10 +107,14 @@ pub struct Race {
     written: Vec<u8>,
     client_gone: bool,
     exhausted: bool,
+    settled: bool,
+    /// Place in the limiter and in the escrow's load; given back just before the client's answer ends, so
+    /// that its next request finds it free.
+    held: Option<(Permit, Guard)>,
     events: mpsc::Sender<Event>,
 }
 
-/// Runs the race to its last act. The permit is given back when the client has its answer.
+/// Runs the race to its last act.
 pub async fn run(gateway: Arc<Gateway>, escrow: Arc<Escrow>, request: Request) {
     let Request { id, chat, key, permit, out } = request;
     let guard = Guard::request(&escrow, chat.limiter_tokens());
@@ -134,13 +138,14 @@ pub async fn run(gateway: Arc<Gateway>, escrow: Arc<Escrow>, request: Request) {
         written: Vec::new(),
         client_gone: false,
         exhausted: false,
+        settled: false,
+        held: Some((permit, guard)),
         events,
     };
     if race.open().await {
         race.foreground(&mut inbox).await;
         if race.winner.is_some() || race.outcome.is_some() {
             race.out = None;
-            drop((permit, guard));
             race.background(&mut inbox).await;
             if race.outcome == Some(Outcome::Failed) {
                 timeouts::settle(&race).await;
@@ -153,8 +158,6 @@ pub async fn run(gateway: Arc<Gateway>, escrow: Arc<Escrow>, request: Request) {
             // Nobody answered: the protocol's timeouts come first, then the client's error.
             timeouts::settle(&race).await;
             race.fail_unanswered().await;
-            race.settle();
-            drop((permit, guard));
         }
     }
     drop(cleanup);
@@ -182,14 +185,14 @@ impl Race {
         let now_ns = clock::unix_ns();
         if let Err(error) = self.gateway.accounting.begin(&self.id, self.escrow.id(), &model, now_ns) {
             let body = error_body(&format!("accounting: {error}"));
-            self.send(Out::Fail(StatusCode::INTERNAL_SERVER_ERROR, body)).await;
+            self.fail(StatusCode::INTERNAL_SERVER_ERROR, body).await;
             return false;
         }
         if self.gateway.defect.fails(self.number) {
             self.outcome = Some(Outcome::Failed);
             let body = error_body("inference: no non-probe attempt finished");
-            self.send(Out::Fail(StatusCode::BAD_GATEWAY, body)).await;
             self.settle();
+            self.fail(StatusCode::BAD_GATEWAY, body).await;
             return false;
         }
         self.launch("primary");
@@ -359,7 +362,8 @@ impl Race {
         }
         self.line("runner_prepare_failed").field("error", error).emit();
         self.outcome = Some(Outcome::Failed);
-        self.send(Out::Fail(StatusCode::BAD_GATEWAY, error_body(&format!("prepare: {error}")))).await;
+        self.settle();
+        self.fail(StatusCode::BAD_GATEWAY, error_body(&format!("prepare: {error}"))).await;
         if matches!(error, StepError::Balance) {
             // An escrow without money serves nobody: it leaves, and the next request finds it unknown.
             self.gateway.deactivate(self.escrow.id());
