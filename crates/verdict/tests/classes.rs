@@ -45,7 +45,8 @@ fn with_class(class: ClientClass, index: usize, expect: &[RequestClass]) -> File
         http_error(&mut files, index, 502);
     }
     files.records[index].client_class = class;
-    let entries = expect.iter().map(|class| Expect { class: *class, because: None, ending: None, status: None });
+    let entries =
+        expect.iter().map(|class| Expect { class: *class, because: None, ending: None, status: None });
     files.run.resolved.scenario.faults[0].expect = entries.collect();
     files
 }
@@ -81,7 +82,8 @@ fn an_error_status_before_acceptance_is_a_rejection() {
 #[test]
 fn reason_status_and_ending_of_an_expect_must_be_met() {
     let index = good().first_hit();
-    let cases: [(fn(&mut Expect), bool); 6] = [
+    type Change = fn(&mut Expect);
+    let cases: [(Change, bool); 6] = [
         (|_| {}, true),
         (|expect| expect.because = Some(Because::GatewayError), true),
         (|expect| expect.because = Some(Because::ClientTimeout), false),
@@ -105,9 +107,15 @@ fn the_proof_of_a_masked_fault_is_a_call() {
         decided(&files, index).because
     };
     assert_eq!(masked(|_| {}), Some(Because::RotatedToOtherNode));
-    assert_eq!(masked(|joined| joined.calls[1].node = joined.calls[0].node.clone()), Some(Because::SameNodeLater));
+    assert_eq!(
+        masked(|joined| joined.calls[1].node = joined.calls[0].node.clone()),
+        Some(Because::SameNodeLater)
+    );
     assert_eq!(masked(|joined| joined.calls[1].nonce = Some(99)), Some(Because::RetriedOnOtherHost));
     assert_eq!(masked(|joined| joined.calls.truncate(1)), Some(Because::Invisible));
     assert_eq!(masked(|joined| joined.calls.clear()), None);
-    assert_eq!(masked(|joined| joined.calls[1].outcome = "client-cancelled".to_owned()), Some(Because::Invisible));
+    assert_eq!(
+        masked(|joined| joined.calls[1].outcome = "client-cancelled".to_owned()),
+        Some(Because::Invisible)
+    );
 }

@@ -43,14 +43,14 @@ fn is_unknown(name: &str, how: &str, damage: impl Fn(&Path)) {
 #[test]
 fn an_absent_file_is_unknown_and_named() {
     for name in inputs() {
-        is_unknown(&name, "absent", |path| fs::remove_file(path).unwrap());
+        is_unknown(&name, "absent", |path| fs::remove_file(path).expect("a file of the run"));
     }
 }
 
 #[test]
 fn an_empty_file_is_unknown() {
     for name in inputs() {
-        let (verdict, reasons) = after(&name, |path| fs::write(path, b"").unwrap());
+        let (verdict, reasons) = after(&name, |path| fs::write(path, b"").expect("a file of the run"));
         // A requests.jsonl without a line beside a loadgen that wrote 24 is a finding, not a gap.
         let wanted = if name == REQUESTS { Outcome::Fail } else { Outcome::Unknown };
         assert_eq!(verdict, wanted, "{name}: {reasons:?}");
@@ -61,8 +61,8 @@ fn an_empty_file_is_unknown() {
 fn a_cut_file_is_unknown_and_named() {
     for name in inputs() {
         is_unknown(&name, "cut", |path| {
-            let bytes = fs::read(path).unwrap();
-            fs::write(path, &bytes[..bytes.len() - 4]).unwrap();
+            let bytes = fs::read(path).expect("a file of the run");
+            fs::write(path, &bytes[..bytes.len() - 4]).expect("a file of the run");
         });
     }
 }
@@ -71,9 +71,9 @@ fn a_cut_file_is_unknown_and_named() {
 fn a_corrupt_line_is_unknown_and_named() {
     for name in inputs() {
         is_unknown(&name, "corrupt", |path| {
-            let mut bytes = fs::read(path).unwrap();
+            let mut bytes = fs::read(path).expect("a file of the run");
             bytes[0] = b'#';
-            fs::write(path, bytes).unwrap();
+            fs::write(path, bytes).expect("a file of the run");
         });
     }
 }
@@ -81,21 +81,23 @@ fn a_corrupt_line_is_unknown_and_named() {
 #[test]
 fn bytes_that_are_no_text_are_unknown() {
     for name in inputs() {
-        is_unknown(&name, "binary", |path| fs::write(path, [0xff, 0xfe, 0x00, 0x0a]).unwrap());
+        is_unknown(&name, "binary", |path| {
+            fs::write(path, [0xff, 0xfe, 0x00, 0x0a]).expect("a file of the run");
+        });
     }
 }
 
 #[test]
 fn a_newer_format_is_unknown_and_named() {
-    let versioned = inputs().into_iter().filter(|name| {
-        ![HITS, NODE_CALLS, DAPI_CALLS, FAULTS_APPLIED].contains(&name.as_str())
-    });
+    let versioned = inputs()
+        .into_iter()
+        .filter(|name| ![HITS, NODE_CALLS, DAPI_CALLS, FAULTS_APPLIED].contains(&name.as_str()));
     for name in versioned {
         is_unknown(&name, "newer", |path| {
-            let text = fs::read_to_string(path).unwrap();
+            let text = fs::read_to_string(path).expect("a file of the run");
             let newer = text.replacen("\"v\":1", "\"v\":9", 1).replacen("\"v\": 1", "\"v\": 9", 1);
             assert_ne!(newer, text, "{path:?} has a version");
-            fs::write(path, newer).unwrap();
+            fs::write(path, newer).expect("a file of the run");
         });
     }
 }
@@ -104,7 +106,8 @@ fn a_newer_format_is_unknown_and_named() {
 fn a_snapshot_of_another_moment_is_unknown() {
     let base = good().write();
     let dir = base.path().join(RUN_ID);
-    fs::copy(dir.join(snapshot_name(MOMENTS[1])), dir.join(snapshot_name(MOMENTS[3]))).unwrap();
+    fs::copy(dir.join(snapshot_name(MOMENTS[1])), dir.join(snapshot_name(MOMENTS[3])))
+        .expect("a file of the run");
     assert_eq!(judge_in(base.path()).assertions.verdict, Outcome::Unknown);
 }
 
@@ -112,22 +115,22 @@ fn a_snapshot_of_another_moment_is_unknown() {
 fn without_a_readable_run_file_there_is_no_run() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 5] = [
-        ("absent", |path| fs::remove_file(path).unwrap()),
-        ("empty", |path| fs::write(path, b"").unwrap()),
-        ("no YAML", |path| fs::write(path, b"{]").unwrap()),
+        ("absent", |path| fs::remove_file(path).expect("a file of the run")),
+        ("empty", |path| fs::write(path, b"").expect("a file of the run")),
+        ("no YAML", |path| fs::write(path, b"{]").expect("a file of the run")),
         ("cut", |path| {
-            let bytes = fs::read(path).unwrap();
-            fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+            let bytes = fs::read(path).expect("a file of the run");
+            fs::write(path, &bytes[..bytes.len() / 2]).expect("a file of the run");
         }),
         ("newer", |path| {
-            let text = fs::read_to_string(path).unwrap();
-            fs::write(path, text.replacen("v: 1", "v: 9", 1)).unwrap();
+            let text = fs::read_to_string(path).expect("a file of the run");
+            fs::write(path, text.replacen("v: 1", "v: 9", 1)).expect("a file of the run");
         }),
     ];
     for (how, damage) in damages {
         let base = good().write();
         damage(&base.path().join(RUN_ID).join(RUN));
-        let error = judge(&RunReader::new(&base.path().join(RUN_ID))).expect_err(how);
+        let error = judge(&RunReader::new(base.path().join(RUN_ID))).expect_err(how);
         assert!(error.0.contains(RUN), "{how}: {}", error.0);
     }
 }
@@ -138,13 +141,17 @@ fn a_runner_that_was_killed_leaves_unknown_and_no_fail() {
     let base = good().write();
     let dir = base.path().join(RUN_ID);
     for name in [ACCOUNTING, DRAIN] {
-        fs::remove_file(dir.join(name)).unwrap();
+        fs::remove_file(dir.join(name)).expect("a file of the run");
     }
-    MOMENTS[1..].iter().for_each(|moment| fs::remove_file(dir.join(snapshot_name(*moment))).unwrap());
+    MOMENTS[1..]
+        .iter()
+        .for_each(|moment| fs::remove_file(dir.join(snapshot_name(*moment))).expect("a file of the run"));
     keep(&dir.join(REQUESTS), |at, _| at < 10);
-    keep(&dir.join(EVENTS), |_, line| !["step-ended", "load-ended", "drain"].iter().any(|w| line.contains(w)));
-    let text = fs::read_to_string(dir.join(EVENTS)).unwrap();
-    let until = text.lines().position(|line| line.contains("step-started")).unwrap();
+    keep(&dir.join(EVENTS), |_, line| {
+        !["step-ended", "load-ended", "drain"].iter().any(|w| line.contains(w))
+    });
+    let text = fs::read_to_string(dir.join(EVENTS)).expect("a file of the run");
+    let until = text.lines().position(|line| line.contains("step-started")).expect("a file of the run");
     keep(&dir.join(EVENTS), |at, _| at <= until);
     let assertions = judge_in(base.path()).assertions;
     assert_eq!(assertions.verdict, Outcome::Unknown, "{:?}", verdict::judge::reasons(&assertions));
@@ -152,9 +159,11 @@ fn a_runner_that_was_killed_leaves_unknown_and_no_fail() {
 
 /// Keeps some lines of a file.
 fn keep(path: &Path, wanted: impl Fn(usize, &str) -> bool) {
-    let text = fs::read_to_string(path).unwrap();
-    let kept: Vec<&str> = text.lines().enumerate().filter(|(at, line)| wanted(*at, line)).map(|(_, l)| l).collect();
-    fs::write(path, kept.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    let text = fs::read_to_string(path).expect("a file of the run");
+    let kept: Vec<&str> =
+        text.lines().enumerate().filter(|(at, line)| wanted(*at, line)).map(|(_, l)| l).collect();
+    fs::write(path, kept.iter().map(|line| format!("{line}\n")).collect::<String>())
+        .expect("a file of the run");
 }
 
 #[derive(Clone, Debug)]
@@ -197,7 +206,7 @@ proptest! {
         let name = LINES[file];
         let base = good().write();
         let path = base.path().join(RUN_ID).join(name);
-        let text = fs::read_to_string(&path).unwrap();
+        let text = fs::read_to_string(&path).expect("a file of the run");
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         let mut lost = false;
         for stroke in &strokes {
@@ -212,7 +221,7 @@ proptest! {
                 Stroke::Swap(a, b) => lines.swap(a % len, b % len),
             }
         }
-        fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        fs::write(&path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("a file of the run");
         let judged = judge_in(base.path());
         let reasons = verdict::judge::reasons(&judged.assertions);
         if lost {

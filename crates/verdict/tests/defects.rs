@@ -18,7 +18,7 @@ fn faults_of(defect: &Defect, registry: &[Assertion]) -> Result<(), String> {
     let mut files = good();
     let planted = (defect.plant)(&mut files);
     let base = files.write();
-    let judged = judge_with(&RunReader::new(&base.path().join(RUN_ID)), registry).map_err(|error| error.0)?;
+    let judged = judge_with(&RunReader::new(base.path().join(RUN_ID)), registry).map_err(|error| error.0)?;
     let assertions = &judged.assertions;
     let wanted: BTreeSet<AssertionId> = defect.fires.iter().map(|(id, _)| *id).collect();
     for result in &assertions.results {
@@ -119,7 +119,7 @@ fn a_panicking_assertion_is_an_error_of_ours_and_hides_nothing() {
     let mut registry = ALL;
     registry[0] = Assertion { judge: |_, _| panic!("planted"), ..ALL[0] };
     let base = files.write();
-    let judged = judge_with(&RunReader::new(&base.path().join(RUN_ID)), &registry).expect("run.yaml is good");
+    let judged = judge_with(&RunReader::new(base.path().join(RUN_ID)), &registry).expect("run.yaml is good");
     assert_eq!(judged.assertions.verdict, Outcome::Internal);
     assert_eq!(judged.assertions.results[0].status, Status::Unknown);
     assert!(judged.assertions.results.iter().any(|result| result.status == Status::Fail), "A8 is still told");
@@ -128,6 +128,6 @@ fn a_panicking_assertion_is_an_error_of_ours_and_hides_nothing() {
 #[test]
 fn an_assertion_left_out_is_an_error_of_ours() {
     let base = good().write();
-    let judged = judge_with(&RunReader::new(&base.path().join(RUN_ID)), &ALL[1..]).expect("run.yaml is good");
+    let judged = judge_with(&RunReader::new(base.path().join(RUN_ID)), &ALL[1..]).expect("run.yaml is good");
     assert_eq!(judged.assertions.verdict, Outcome::Internal);
 }

@@ -39,11 +39,13 @@ fn expected_failure(files: &mut Files) -> usize {
 
 const PASS: &[(&str, Change)] = &[
     ("A1: terminal arrives late: the row is complete after sync", |files| {
-        files.joined[7].accounting.as_mut().unwrap().completed_at = Some("2026-01-01T00:59:59Z".to_owned());
+        files.joined[7].accounting.as_mut().expect("the story has it").completed_at =
+            Some("2026-01-01T00:59:59Z".to_owned());
     }),
     ("A1, A10: refused before acceptance with a reason, as an action allows", |files| {
         let rejected = expected(RequestClass::ExpectedFailure, Some(Because::Overloaded), None);
-        files.run.resolved.scenario.actions = vec![action(ServiceAction::Pause("host-1".to_owned()), vec![rejected])];
+        files.run.resolved.scenario.actions =
+            vec![action(ServiceAction::Pause("host-1".to_owned()), vec![rejected])];
         refused(files, 7);
     }),
     ("A1: an equal row twice says nothing new", |files| {
@@ -60,10 +62,14 @@ const PASS: &[(&str, Change)] = &[
         let call = files.joined[index].calls[1].call;
         files.joined[index].calls[1].nonce = Some(next);
         files.calls.iter_mut().filter(|c| c.call == call).for_each(|c| c.seed = Some(next));
-        let attempt = Attempt { nonce: next, ..files.joined[index].accounting.as_ref().unwrap().attempts[0].clone() };
-        files.joined[index].accounting.as_mut().unwrap().attempts.push(attempt);
+        let attempt = Attempt {
+            nonce: next,
+            ..files.joined[index].accounting.as_ref().expect("the story has it").attempts[0].clone()
+        };
+        files.joined[index].accounting.as_mut().expect("the story has it").attempts.push(attempt);
         let other = files.joined.iter().position(|j| {
-            j.index != index as u64 && j.accounting.as_ref().is_some_and(|r| r.escrow == escrow && r.winner_nonce == Some(next))
+            j.index != index as u64
+                && j.accounting.as_ref().is_some_and(|r| r.escrow == escrow && r.winner_nonce == Some(next))
         });
         cached(files, other.expect("another request follows in this escrow"));
     }),
@@ -79,7 +85,8 @@ const PASS: &[(&str, Change)] = &[
             files.records.iter().position(|r| r.stream && Some(r.id.as_str()) == hit.request_id.as_deref())
         });
         let index = index.expect("a streamed request is hit");
-        let broken = expected(RequestClass::ExpectedFailure, Some(Because::Truncated), Some(EndingKind::Truncated));
+        let broken =
+            expected(RequestClass::ExpectedFailure, Some(Because::Truncated), Some(EndingKind::Truncated));
         files.run.resolved.scenario.faults[0].expect.push(broken);
         files.records[index].client_class = ClientClass::Truncated;
         account(files, index, "failed");
@@ -94,10 +101,15 @@ const PASS: &[(&str, Change)] = &[
         files.records[index].content_type = Some("Text/Event-Stream; charset=utf-8".to_owned());
     }),
     ("A4: a request may leave nonces to others", |files| {
-        files.joined[7].accounting.as_mut().unwrap().attempts[0].status = None;
+        files.joined[7].accounting.as_mut().expect("the story has it").attempts[0].status = None;
     }),
     ("A4: equal nonces in different sessions", |files| {
-        assert!(files.snapshots[&Moment::DrainFinal].escrows.iter().all(|escrow| escrow.inferences.contains_key(&5)));
+        assert!(
+            files.snapshots[&Moment::DrainFinal]
+                .escrows
+                .iter()
+                .all(|escrow| escrow.inferences.contains_key(&5))
+        );
     }),
     ("A4: an unloaded runtime shows no nonce after finalize", |files| {
         files.snapshot(Moment::DrainFinal).escrows[0].nonce = 0;
@@ -113,9 +125,12 @@ const PASS: &[(&str, Change)] = &[
             status: status.to_owned(),
             claimed_unix_us,
         };
-        files.from(Moment::Before, |s| s.leases = Some(vec![lease(0, "submitted", 1), lease(1, "skipped", 2)]));
+        files.from(Moment::Before, |s| {
+            s.leases = Some(vec![lease(0, "submitted", 1), lease(1, "skipped", 2)]);
+        });
         // a takeover: claimed before its submit, by the other replica, later
-        files.snapshot(Moment::DrainPassive).leases = Some(vec![lease(0, "submitted", 1), lease(1, "pending", 1)]);
+        files.snapshot(Moment::DrainPassive).leases =
+            Some(vec![lease(0, "submitted", 1), lease(1, "pending", 1)]);
     }),
     ("A6: residue in a mempool that would not apply any more", |files| {
         let residue = tx("finish", Some(5), Some(5 % SLOTS), Some("11"));
@@ -137,7 +152,7 @@ const PASS: &[(&str, Change)] = &[
         files.snapshot(Moment::DrainFinal).hosts.reverse();
     }),
     ("A8: drains one sample before the deadline", |files| {
-        let last = files.drain.last_mut().unwrap();
+        let last = files.drain.last_mut().expect("the story has it");
         last.deadline_us = Some(last.at_us);
     }),
     ("A8: a counter that is not on the list", |files| {
@@ -151,9 +166,11 @@ const PASS: &[(&str, Change)] = &[
     }),
     ("A9: a restart that the scenario lists", |files| {
         let allowed = vec![expected(RequestClass::ExpectedFailure, None, None)];
-        files.run.resolved.scenario.actions = vec![action(ServiceAction::Restart("host-1".to_owned()), allowed)];
+        files.run.resolved.scenario.actions =
+            vec![action(ServiceAction::Restart("host-1".to_owned()), allowed)];
         files.from(Moment::DrainPassive, |snapshot| {
-            snapshot.processes.iter_mut().find(|p| p.service == "host-1").unwrap().pid = 9_999;
+            snapshot.processes.iter_mut().find(|p| p.service == "host-1").expect("the story has it").pid =
+                9_999;
         });
     }),
     ("A9: a probe that is not ready before the stack is up", |files| {
@@ -167,7 +184,7 @@ const PASS: &[(&str, Change)] = &[
         expected_failure(files);
     }),
     ("A11: a hybrid race with several nonces", |files| {
-        assert_eq!(files.joined[3].accounting.as_ref().unwrap().attempts.len(), 2);
+        assert_eq!(files.joined[3].accounting.as_ref().expect("the story has it").attempts.len(), 2);
     }),
     ("A11: a cache hit has no race and no call", |files| {
         cached(files, 7);
@@ -188,7 +205,8 @@ const PASS: &[(&str, Change)] = &[
     ("A11: calls without a lock while the allocator is out", |files| {
         let mut rule = files.run.resolved.scenario.faults[0].clone();
         rule.id = "dapi-out".to_owned();
-        rule.place = scenario::fault::Place { dapi: Some(scenario::fault::DapiCall::Acquire), ..Default::default() };
+        rule.place =
+            scenario::fault::Place { dapi: Some(scenario::fault::DapiCall::Acquire), ..Default::default() };
         rule.action = scenario::fault::FaultAction::Dapi(scenario::fault::DapiFault::Outage(true));
         files.run.resolved.scenario.faults.push(rule);
         let hit = scenario::control::Hit {
@@ -209,11 +227,16 @@ const PASS: &[(&str, Change)] = &[
         support::defects_run::slow(files, 1);
     }),
     ("V: a queue of one inside the capacity", |files| {
-        files.from(Moment::DrainPassive, |s| s.openai.as_mut().unwrap().nodes[2].saturated_us = 12_000);
+        files.from(Moment::DrainPassive, |s| {
+            s.openai.as_mut().expect("the story has it").nodes[2].saturated_us = 12_000;
+        });
     }),
     ("V: required saturation on the selected node alone", |files| {
-        files.run.resolved.scenario.validity.mock_saturation = Saturation::Required(vec!["node-b".to_owned()]);
-        files.from(Moment::DrainPassive, |s| s.openai.as_mut().unwrap().nodes[2].saturated_us = 90_000);
+        files.run.resolved.scenario.validity.mock_saturation =
+            Saturation::Required(vec!["node-b".to_owned()]);
+        files.from(Moment::DrainPassive, |s| {
+            s.openai.as_mut().expect("the story has it").nodes[2].saturated_us = 90_000;
+        });
     }),
     ("records, rows, calls and events in any order", |files| {
         files.records.reverse();
@@ -231,7 +254,7 @@ fn cached(files: &mut Files, index: usize) {
     let joined = &mut files.joined[index];
     joined.cached = true;
     joined.calls.clear();
-    let row = joined.accounting.as_mut().unwrap();
+    let row = joined.accounting.as_mut().expect("the story has it");
     row.outcome = "cached".to_owned();
     row.attempts.clear();
     files.from(Moment::DrainPassive, |snapshot| {
@@ -304,7 +327,12 @@ const UNKNOWN: &[(&str, &str, Change)] = &[
         files.snapshot(Moment::DrainSynced).missing.push(missing);
     }),
     ("A8.5 a series disappears in the drain", "signal host_validation_queue", |files| {
-        files.drain.last_mut().unwrap().signals.insert("host_validation_queue".to_owned(), None);
+        files
+            .drain
+            .last_mut()
+            .expect("the story has it")
+            .signals
+            .insert("host_validation_queue".to_owned(), None);
     }),
     ("the samples don't show what the last one says", "3 are needed", |files| {
         files.drain.remove(2);
@@ -326,7 +354,7 @@ const UNKNOWN: &[(&str, &str, Change)] = &[
         files.snapshot(Moment::DrainSynced).gateway_metrics = BTreeMap::from([("up".to_owned(), 1.0)]);
     }),
     ("a node shows no statistics", "statistics of node-b", |files| {
-        files.snapshot(Moment::DrainPassive).openai.as_mut().unwrap().nodes.pop();
+        files.snapshot(Moment::DrainPassive).openai.as_mut().expect("the story has it").nodes.pop();
     }),
     ("leases were not read on Postgres", "validation leases", |files| {
         files.run.stack.storage = "postgres".to_owned();
@@ -345,10 +373,14 @@ const UNKNOWN: &[(&str, &str, Change)] = &[
         let (what, why) = ("mock-openai/hits".to_owned(), "3 fell out of the ring".to_owned());
         files.event_in_load(EventKind::EvidenceMissing { what, why });
     }),
-    ("a failure whose hit was lost is neither expected nor an error", "what hit 1 failed requests", |files| {
-        expected_failure(files);
-        files.hits.remove(0);
-    }),
+    (
+        "a failure whose hit was lost is neither expected nor an error",
+        "what hit 1 failed requests",
+        |files| {
+            expected_failure(files);
+            files.hits.remove(0);
+        },
+    ),
     ("nothing was measured for a limit", "no success to measure", |files| {
         files.records.iter_mut().for_each(|record| record.first_content_us = None);
     }),
@@ -378,7 +410,8 @@ fn what_can_not_be_known_is_unknown_and_named() {
         let mut files = good();
         change(&mut files);
         let assertions = files.judge().assertions;
-        let named = assertions.results.iter().flat_map(|result| &result.missing).any(|text| text.contains(words));
+        let named =
+            assertions.results.iter().flat_map(|result| &result.missing).any(|text| text.contains(words));
         if assertions.verdict != Outcome::Unknown || !named {
             let reasons = verdict::judge::reasons(&assertions);
             wrong.push(format!("{name}: {} {reasons:?}", assertions.verdict));

@@ -228,8 +228,12 @@ fn locks(case: &Case<'_>, sheet: &mut Sheet) {
             sheet.witness(witness);
         }
     }
-    // A lock may stay unused while a fault or an action stands between allocator and node.
-    let scenario = &evidence.run.resolved.scenario;
+    unused(case, &granted, &used, sheet);
+}
+
+/// A lock may stay unused while a fault or an action stands between allocator and node.
+fn unused(case: &Case<'_>, granted: &BTreeMap<&str, &str>, used: &BTreeSet<&str>, sheet: &mut Sheet) {
+    let scenario = &case.evidence.run.resolved.scenario;
     let explained = !scenario.actions.is_empty()
         || scenario.faults.iter().any(|rule| !matches!(rule.action, FaultAction::Node(_)));
     for (lock, node) in granted {
@@ -245,7 +249,7 @@ fn locks(case: &Case<'_>, sheet: &mut Sheet) {
             }
             let mut witness =
                 Witness::new("lock-without-call", format!("lock {lock} for {node} was never used"));
-            witness.service = Some(node.to_owned());
+            witness.service = Some((*node).to_owned());
             witness.evidence.push(EvidenceRef { file: DAPI_CALLS.to_owned(), at: format!("lock={lock}") });
             sheet.witness(witness);
         }

@@ -92,7 +92,8 @@ struct Populations {
 }
 
 fn populations(case: &Case<'_>) -> Populations {
-    let mut found = Populations { sent: 0, errors: 0, disputed: 0, good: 0, ttft_us: Vec::new(), latency_us: Vec::new() };
+    let mut found =
+        Populations { sent: 0, errors: 0, disputed: 0, good: 0, ttft_us: Vec::new(), latency_us: Vec::new() };
     for (index, decided) in case.decided {
         let Some(record) = case.evidence.records.get(index) else { continue };
         if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {

@@ -18,7 +18,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A1.1 outcome and completion deleted from one row",
         fires: &[(A1, "no-terminal-outcome")],
         plant: |files| {
-            let row = files.joined[7].accounting.as_mut().unwrap();
+            let row = files.joined[7].accounting.as_mut().expect("the story has it");
             row.outcome = "running".to_owned();
             row.completed_at = None;
             id(files, 7)
@@ -28,7 +28,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A1 a terminal word without completion",
         fires: &[(A1, "not-completed")],
         plant: |files| {
-            files.joined[7].accounting.as_mut().unwrap().completed_at = None;
+            files.joined[7].accounting.as_mut().expect("the story has it").completed_at = None;
             id(files, 7)
         },
     },
@@ -51,7 +51,7 @@ pub static DEFECTS: &[Defect] = &[
         fires: &[(A1, "two-outcomes")],
         plant: |files| {
             let mut second = files.joined[7].clone();
-            second.accounting.as_mut().unwrap().outcome = "failed".to_owned();
+            second.accounting.as_mut().expect("the story has it").outcome = "failed".to_owned();
             files.joined.push(second);
             id(files, 7)
         },
@@ -250,7 +250,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A10.4 an attempt names a host outside the topology",
         fires: &[(A10, "unknown-host")],
         plant: |files| {
-            files.joined[7].accounting.as_mut().unwrap().attempts[0].host_idx = 7;
+            files.joined[7].accounting.as_mut().expect("the story has it").attempts[0].host_idx = 7;
             id(files, 7)
         },
     },
@@ -258,7 +258,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A10.5 the row stands under another escrow",
         fires: &[(A10, "other-escrow"), (A4, "nonce-in-two-requests")],
         plant: |files| {
-            files.joined[7].accounting.as_mut().unwrap().escrow = "11".to_owned();
+            files.joined[7].accounting.as_mut().expect("the story has it").escrow = "11".to_owned();
             id(files, 7)
         },
     },
@@ -287,7 +287,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A10 a node worked for a nonce that no attempt has",
         fires: &[(A10, "call-not-in-accounting")],
         plant: |files| {
-            files.joined[7].accounting.as_mut().unwrap().attempts[0].nonce = 9_999;
+            files.joined[7].accounting.as_mut().expect("the story has it").attempts[0].nonce = 9_999;
             id(files, 7)
         },
     },
@@ -295,7 +295,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A10 a row without attempts",
         fires: &[(A10, "no-attempts")],
         plant: |files| {
-            files.joined[7].accounting.as_mut().unwrap().attempts.clear();
+            files.joined[7].accounting.as_mut().expect("the story has it").attempts.clear();
             id(files, 7)
         },
     },

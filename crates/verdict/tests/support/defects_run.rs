@@ -17,7 +17,7 @@ fn stuck(files: &mut Files, signal: &str) {
         sample.signals.insert(signal.to_owned(), Some(1.0));
         sample.stable = 0;
     }
-    files.drain.last_mut().unwrap().ended = Some("deadline".to_owned());
+    files.drain.last_mut().expect("the story has it").ended = Some("deadline".to_owned());
 }
 
 fn health(files: &mut Files, key: &str, value: u64) {
@@ -37,7 +37,7 @@ pub fn slow(files: &mut Files, count: usize) {
 
 fn node_b_refuses(files: &mut Files) {
     files.from(Moment::DrainPassive, |snapshot| {
-        snapshot.openai.as_mut().unwrap().nodes[2].saturated_us = 60_000;
+        snapshot.openai.as_mut().expect("the story has it").nodes[2].saturated_us = 60_000;
     });
 }
 
@@ -79,7 +79,7 @@ pub static DEFECTS: &[Defect] = &[
         fires: &[(A8, "not-drained")],
         plant: |files| {
             files.drain[2].signals.insert("node_queued_calls".to_owned(), Some(1.0));
-            files.drain.last_mut().unwrap().ended = Some("deadline".to_owned());
+            files.drain.last_mut().expect("the story has it").ended = Some("deadline".to_owned());
             "node_queued_calls".to_owned()
         },
     },
@@ -87,7 +87,9 @@ pub static DEFECTS: &[Defect] = &[
         name: "A8.6 one lock is out while the gauge says zero",
         fires: &[(A8, "locks-not-returned")],
         plant: |files| {
-            files.from(Moment::DrainPassive, |snapshot| snapshot.dapi.as_mut().unwrap().releases -= 1);
+            files.from(Moment::DrainPassive, |snapshot| {
+                snapshot.dapi.as_mut().expect("the story has it").releases -= 1;
+            });
             "1 are out (gauge: 0)".to_owned()
         },
     },
@@ -124,7 +126,12 @@ pub static DEFECTS: &[Defect] = &[
         fires: &[(A9, "restarted")],
         plant: |files| {
             files.from(Moment::DrainPassive, |snapshot| {
-                snapshot.processes.iter_mut().find(|p| p.service == "host-2").unwrap().start_ticks += 7;
+                snapshot
+                    .processes
+                    .iter_mut()
+                    .find(|p| p.service == "host-2")
+                    .expect("the story has it")
+                    .start_ticks += 7;
             });
             "host-2".to_owned()
         },
@@ -143,7 +150,8 @@ pub static DEFECTS: &[Defect] = &[
         fires: &[(A9, "restarted")],
         plant: |files| {
             let ready = |kind: &&EventKind| matches!(kind, EventKind::ProcessReady { service, .. } if service == "host-1");
-            let mut again = files.events.iter().map(|event| &event.event).find(ready).unwrap().clone();
+            let mut again =
+                files.events.iter().map(|event| &event.event).find(ready).expect("the story has it").clone();
             if let EventKind::ProcessReady { pid, .. } = &mut again {
                 *pid += 1_000;
             }

@@ -29,8 +29,8 @@ pub static DEFECTS: &[Defect] = &[
         name: "A4.1 two requests share a nonce",
         fires: &[(A4, "nonce-in-two-requests")],
         plant: |files| {
-            let attempt = files.joined[7].accounting.as_ref().unwrap().attempts[0].clone();
-            files.joined[9].accounting.as_mut().unwrap().attempts.push(attempt);
+            let attempt = files.joined[7].accounting.as_ref().expect("the story has it").attempts[0].clone();
+            files.joined[9].accounting.as_mut().expect("the story has it").attempts.push(attempt);
             files.joined[9].id.clone()
         },
     },
@@ -38,7 +38,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A4.1 two attempts of one request share a nonce",
         fires: &[(A4, "nonce-in-two-attempts")],
         plant: |files| {
-            let row = files.joined[7].accounting.as_mut().unwrap();
+            let row = files.joined[7].accounting.as_mut().expect("the story has it");
             row.attempts.push(row.attempts[0].clone());
             files.joined[7].id.clone()
         },
@@ -102,7 +102,7 @@ pub static DEFECTS: &[Defect] = &[
         fires: &[(A4, "inference-changed")],
         plant: |files| {
             let state = &mut files.snapshot(Moment::DrainSynced).escrows[0];
-            state.inferences.get_mut(&3).unwrap().prompt_hash = Some("other".to_owned());
+            state.inferences.get_mut(&3).expect("the story has it").prompt_hash = Some("other".to_owned());
             "escrow 11 inference 3".to_owned()
         },
     },
@@ -192,7 +192,7 @@ pub static DEFECTS: &[Defect] = &[
         name: "A6 a start that got neither receipt nor timeout",
         fires: &[(A6, "pending-for-ever")],
         plant: |files| {
-            let row = files.joined[3].accounting.as_ref().unwrap();
+            let row = files.joined[3].accounting.as_ref().expect("the story has it");
             let (escrow, lost) = (row.escrow.clone(), row.attempts[0].nonce);
             without_tx(files, &escrow, "timeout", lost);
             format!("escrow {escrow} inference {lost}")

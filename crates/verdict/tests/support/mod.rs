@@ -1,7 +1,7 @@
 //! A small good run, file by file: it documents what evidence looks like. [`good`] tells the story of one run, the
 //! tests spoil single facts of it in memory, and [`Files::write`] puts it down through the real types.
 
-#![allow(dead_code, reason = "each test target uses its own part of the story")]
+#![allow(dead_code, unused_imports, reason = "each test target uses its own part of the story")]
 
 pub mod catalogue;
 pub mod defects_request;
@@ -132,7 +132,7 @@ impl Files {
 
 /// Judges the run below a directory.
 pub fn judge_in(base: &Path) -> Judgement {
-    verdict::judge::judge(&RunReader::new(&base.join(RUN_ID))).expect("run.yaml is good")
+    verdict::judge::judge(&RunReader::new(base.join(RUN_ID))).expect("run.yaml is good")
 }
 
 /// Name of a moment's snapshot inside the run directory.
