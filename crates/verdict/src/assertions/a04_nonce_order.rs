@@ -6,7 +6,7 @@
 //! inference's key fields changed), `nonce-in-two-requests`, `nonce-in-two-attempts`, `nonce-above-latest`
 //! (a transaction about an inference that does not exist yet). Source: contract hosts 4.2, gateway 10.2.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use evidence::assertion::AssertionId;
 use evidence::rundir::ACCOUNTING;
@@ -21,7 +21,7 @@ pub(super) const ASSERTION: Assertion =
 const MOMENTS: [Moment; 4] = [Moment::Before, Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal];
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
-    let mut earlier: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    let mut earlier: Logs<'_> = BTreeMap::new();
     let mut gateway: BTreeMap<String, u64> = BTreeMap::new();
     for moment in MOMENTS {
         let snapshot = match case.evidence.snapshot(moment) {
@@ -53,12 +53,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     rows(case, sheet);
 }
 
-fn logs(
-    snapshot: &Snapshot,
-    moment: Moment,
-    earlier: &mut BTreeMap<(String, String), Vec<String>>,
-    sheet: &mut Sheet,
-) {
+/// Contents of the diffs by host and escrow, as an earlier snapshot has them.
+type Logs<'s> = BTreeMap<(&'s str, &'s str), Vec<&'s str>>;
+
+fn logs<'s>(snapshot: &'s Snapshot, moment: Moment, earlier: &mut Logs<'s>, sheet: &mut Sheet) {
     let file = snapshot_file(moment);
     for host in &snapshot.hosts {
         for escrow in &host.escrows {
@@ -72,8 +70,8 @@ fn logs(
                 }
                 start_id(&who, &escrow.escrow, diff, &file, sheet);
             }
-            let key = (host.service.clone(), escrow.escrow.clone());
-            let contents: Vec<String> = escrow.diffs.iter().map(|diff| diff.content.clone()).collect();
+            let key = (host.service.as_str(), escrow.escrow.as_str());
+            let contents: Vec<&str> = escrow.diffs.iter().map(|diff| diff.content.as_str()).collect();
             let before = earlier.entry(key).or_default();
             if contents.len() < before.len() {
                 let text = format!("{who}: {} diffs, {} before", contents.len(), before.len());
@@ -107,7 +105,7 @@ fn start_id(who: &str, escrow: &str, diff: &Diff, file: &str, sheet: &mut Sheet)
 }
 
 fn across_hosts(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
-    let mut seen: BTreeMap<(&str, u64), (&str, &str)> = BTreeMap::new();
+    let mut seen: HashMap<(&str, u64), (&str, &str)> = HashMap::new();
     for host in &snapshot.hosts {
         for escrow in &host.escrows {
             for diff in &escrow.diffs {
@@ -130,18 +128,18 @@ fn across_hosts(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
 
 /// Key fields of an inference never change once it is there.
 fn inferences(case: &Case<'_>, sheet: &mut Sheet) {
-    let mut seen = BTreeMap::new();
+    let mut seen = HashMap::new();
     for moment in MOMENTS {
         let Ok(snapshot) = case.evidence.snapshot(moment) else { continue };
         for escrow in &snapshot.escrows {
             for (nonce, inference) in &escrow.inferences {
                 let key = (
-                    inference.prompt_hash.clone(),
+                    inference.prompt_hash.as_deref(),
                     inference.executor_slot,
                     inference.started_at,
                     inference.max_tokens,
                 );
-                let first = seen.entry((escrow.escrow.clone(), *nonce)).or_insert_with(|| key.clone());
+                let first = seen.entry((escrow.escrow.as_str(), *nonce)).or_insert(key);
                 if *first != key {
                     let text = format!("escrow {} inference {nonce}: its key fields changed", escrow.escrow);
                     let file = snapshot_file(moment);

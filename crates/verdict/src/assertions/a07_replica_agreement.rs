@@ -4,7 +4,7 @@
 //! key), order of mempools, times. Reasons: `state-differs`, `lag` (after finalize, whose closing rounds reach every
 //! host, a log is shorter than another's). Source: contract hosts 6.5.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use evidence::assertion::AssertionId;
 use evidence::event::EventKind;
@@ -58,7 +58,7 @@ fn every_host(case: &Case<'_>, snapshot: &Snapshot, moment: Moment, sheet: &mut 
 
 fn compare(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
     let file = snapshot_file(moment);
-    let mut seen: BTreeMap<(&str, u64), (&str, &str, &str)> = BTreeMap::new();
+    let mut seen: HashMap<(&str, u64), (&str, &str, &str)> = HashMap::new();
     for host in &snapshot.hosts {
         for log in &host.escrows {
             let mut reported = false;
