@@ -1,6 +1,8 @@
 //! Planted defects of the reference stack (layer M): each makes the right assertion fail with the right witness, a
 //! bundle, and a repro; the same scenario without it passes (`verdicts.rs` holds the twin).
 
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
 mod support;
 
 use serde_json::Value;

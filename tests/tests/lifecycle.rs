@@ -64,7 +64,16 @@ fn an_interrupt_drains_writes_and_ends_with_130() {
     let slow = with(&slow, "fault_hits: 20", "fault_hits: 1");
     let results = tempfile::tempdir().unwrap();
     let mut child = start(results.path(), &slow);
-    std::thread::sleep(Duration::from_millis(1_500));
+    // The load is going on when records appear.
+    let recorded = || {
+        let dirs = run_dirs(&results.path().join("results"));
+        dirs.iter().any(|dir| dir.join("requests.jsonl").metadata().is_ok_and(|about| about.len() > 0))
+    };
+    let begun = Instant::now();
+    while !recorded() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no record within a minute");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let status = child.wait().unwrap();
