@@ -1,7 +1,7 @@
 //! One served escrow: the only place that numbers, signs and stores its steps (contract gateway 6.1, 6.2),
 //! what hosts have proposed for the next step, and which host knows how much.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,10 @@ use crate::transport::{Base64, Diff, Payload, Receipt};
 
 /// How long a request waits for the nonce of a host that it may use before it passes one by.
 const HOLD: Duration = Duration::from_millis(200);
+
+/// Signatures that wait to be checked; of more, the oldest are forgotten, since only the newest nonces
+/// matter to a quorum.
+const UNCHECKED_MAX: usize = 1024;
 
 /// Why a step could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +80,8 @@ struct Inner {
     diffs: Vec<Diff>,
     acked: BTreeMap<String, u64>,
     signatures: BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
+    /// Signatures that came with answers of chats and wait to be checked: nonce, address, bytes.
+    unchecked: VecDeque<(u64, String, Vec<u8>)>,
 }
 
 /// A resident escrow.
@@ -133,7 +139,15 @@ impl Escrow {
                 slot: params.first_slot_of(address).unwrap_or_default(),
             })
             .collect();
-        let inner = Inner { state, pending: Vec::new(), seen, diffs, acked: BTreeMap::new(), signatures };
+        let inner = Inner {
+            state,
+            pending: Vec::new(),
+            seen,
+            diffs,
+            acked: BTreeMap::new(),
+            signatures,
+            unchecked: VecDeque::new(),
+        };
         Ok(Self {
             params,
             model,
@@ -305,8 +319,8 @@ impl Escrow {
         inner.acked.get(&participant.address).copied().unwrap_or_default() < inner.state.nonce()
     }
 
-    /// Takes in the first event of a host's answer. Returns whether the signature over the state, if there
-    /// is one, is the host's over our own state at that nonce.
+    /// Takes in the first event of a host's answer. Returns whether the signature over the state is the
+    /// host's over our own state at that nonce; for an execution it is looked at later.
     pub fn receipt(&self, participant: &Participant, receipt: &Receipt, started: Option<&Started>) -> bool {
         if let (Some(started), Some(sig), Some(confirmed_at)) =
             (started, &receipt.receipt, receipt.confirmed_at)
@@ -322,20 +336,53 @@ impl Escrow {
         let acked = inner.acked.entry(participant.address.clone()).or_default();
         *acked = (*acked).max(receipt.nonce);
         let Some(sig) = &receipt.state_sig else { return true };
-        let place = usize::try_from(receipt.nonce).unwrap_or(usize::MAX);
-        let Some(diff) = place.checked_sub(1).and_then(|place| inner.diffs.get(place)) else { return false };
-        let signed = state_signed_bytes(&diff.post_state_root.0, self.id(), receipt.nonce);
-        if signer_of(&signed, &sig.0).ok().as_deref() != Some(participant.address.as_str()) {
+        if started.is_some() {
+            // Checking costs more than all else in a short chat, and nobody needs it before a quorum is
+            // counted.
+            if inner.unchecked.len() >= UNCHECKED_MAX {
+                inner.unchecked.pop_front();
+            }
+            inner.unchecked.push_back((receipt.nonce, participant.address.clone(), sig.0.clone()));
+            return true;
+        }
+        drop(inner);
+        self.check_signature(receipt.nonce, &participant.address, &sig.0)
+    }
+
+    /// Whether `sig` is the participant's over our state at `nonce`; it then counts.
+    fn check_signature(&self, nonce: u64, address: &str, sig: &[u8]) -> bool {
+        let place = usize::try_from(nonce).unwrap_or(usize::MAX);
+        let root = place.checked_sub(1).and_then(|place| {
+            let inner = self.lock();
+            Some(inner.diffs.get(place)?.post_state_root.clone())
+        });
+        let Some(root) = root else { return false };
+        let signed = state_signed_bytes(&root.0, self.id(), nonce);
+        if signer_of(&signed, sig).ok().as_deref() != Some(address) {
             return false;
         }
-        let known = inner.signatures.entry(receipt.nonce).or_default();
+        let mut inner = self.lock();
+        let known = inner.signatures.entry(nonce).or_default();
         for (slot, owner) in (0_u32..).zip(&self.params.group) {
-            if *owner == participant.address && known.insert(slot, sig.0.clone()).is_none() {
-                // A lost signature is asked for again; it must not fail the request that brought it.
-                let _ = self.store.add_signature(self.id(), receipt.nonce, slot, &sig.0);
+            if owner == address && known.insert(slot, sig.to_vec()).is_none() {
+                // A lost signature is asked for again; it must not fail what brought it.
+                let _ = self.store.add_signature(self.id(), nonce, slot, sig);
             }
         }
         true
+    }
+
+    fn check_signatures(&self) {
+        let waiting = std::mem::take(&mut self.lock().unchecked);
+        for (nonce, address, sig) in waiting {
+            if !self.check_signature(nonce, &address, &sig) {
+                super::log::Line::process("escrow_participant_state_blocked")
+                    .field("escrow", self.id())
+                    .field("nonce", nonce)
+                    .field("participant_key", address)
+                    .emit();
+            }
+        }
     }
 
     /// Takes in what a host has in its mempool; what cannot be read or is known is skipped.
@@ -373,6 +420,7 @@ impl Escrow {
     /// Weight that has signed the state, by nonce.
     #[must_use]
     pub fn signature_weights(&self) -> BTreeMap<u64, u64> {
+        self.check_signatures();
         let inner = self.lock();
         inner.signatures.iter().map(|(nonce, slots)| (*nonce, slots.len() as u64)).collect()
     }
@@ -380,6 +428,7 @@ impl Escrow {
     /// Signatures over the state at one nonce, by slot.
     #[must_use]
     pub fn signatures_at(&self, nonce: u64) -> BTreeMap<u32, Vec<u8>> {
+        self.check_signatures();
         self.lock().signatures.get(&nonce).cloned().unwrap_or_default()
     }
 
