@@ -13,8 +13,13 @@ const PROFILE: &str = "defects";
 
 /// Runs the main scenario with a defect; it must fail, with `id` among the failed assertions for one of `reasons`.
 fn caught(defect: &str, id: &str, reasons: &[&str]) -> (Run, Value) {
+    caught_in(&ml_5xx(), defect, id, reasons)
+}
+
+/// The same with another scenario.
+fn caught_in(scenario: &str, defect: &str, id: &str, reasons: &[&str]) -> (Run, Value) {
     // Defects that stay in the way of a drain must not cost the whole protocol wait in a test.
-    let text = with(&ml_5xx(), "  timeout: protocol\n  stable_samples", "  timeout: 15s\n  stable_samples");
+    let text = with(scenario, "  timeout: protocol\n  stable_samples", "  timeout: 15s\n  stable_samples");
     let run = Run::on(PROFILE, &text, &["--defect", defect]).expect(1);
     let assertions = run.json("assertions.json");
     let result =
@@ -79,7 +84,21 @@ fn a_gauge_that_never_falls_trips_a8() {
 
 #[test]
 fn a_lookup_that_finds_nothing_trips_a10() {
-    caught("lookup-404", "A10", &["no-accounting-row"]);
+    // The defect hides failed requests only: two ids fail at every node, as their rules expect.
+    let ids = "ids: [ml-5xx-42-000003, ml-5xx-42-000017]";
+    let expect = "expect: [ { class: expected-failure } ]";
+    let other = format!(
+        "faults:\n  - {{ id: node-a-503, where: {{ node: node-a }}, select: {{ {ids} }}, do: {{ status: 503 }}, {expect} }}\n"
+    );
+    let text = with(&ml_5xx(), "faults:\n", &other);
+    let text = with(&text, "fraction: 0.25", ids);
+    let text = with(
+        &text,
+        "- { class: masked-fault, because: rotated-to-other-node }",
+        "- { class: expected-failure }",
+    );
+    let text = with(&text, "fault_hits: 20", "fault_hits: 2");
+    caught_in(&text, "lookup-404", "A10", &["no-accounting-row"]);
 }
 
 #[test]
