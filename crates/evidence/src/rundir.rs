@@ -269,8 +269,9 @@ impl LineWriter {
     /// [`RunDirError`].
     pub fn write_buffered<T: Serialize>(&mut self, value: &T) -> Result<(), RunDirError> {
         let json = |source| RunDirError::Json { path: self.path.clone(), source };
-        let text = serde_json::to_string(value).map_err(json)?;
-        let text = self.redactor.text(&text);
+        let mut value = serde_json::to_value(value).map_err(json)?;
+        self.redactor.json(&mut value);
+        let text = value.to_string();
         let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.write_all(b"\n"));
         written.map_err(io_error("appending to", &self.path))?;
         self.lines += 1;
