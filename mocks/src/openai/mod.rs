@@ -1,8 +1,8 @@
 //! `mock-openai`: a pool of ML nodes (design section 8, contract mocks 3). One listener, worker set and queue per node.
 //!
-//! [`start`] binds one listener per node and the control listener. A call goes through [`call`]: its body is read
+//! [`start`] binds one listener per node and the control listener. A call goes through `call`: its body is read
 //! ([`request`]), a rule looked up ([`config`]), a worker taken ([`gate`]), one answer built ([`answer`]), turned into
-//! steps together with the rule and the profile ([`script`]), and written ([`play`], [`http`]).
+//! steps together with the rule and the profile ([`script`]), and written (`play`, `http`).
 
 pub mod answer;
 pub mod attempts;
