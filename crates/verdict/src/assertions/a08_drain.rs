@@ -19,6 +19,10 @@ pub(super) const ASSERTION: Assertion =
     Assertion { id: AssertionId::A8, inputs: &[DRAIN, EVENTS], unit: "signals and escrows", judge };
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
+    // A sample that stands twice would count twice among the stable ones.
+    if !case.evidence.drain.is_sorted_by(|earlier, later| earlier.at_us < later.at_us) {
+        sheet.missing(format!("{DRAIN}: the samples are not in the order of their time"));
+    }
     let passive = case.evidence.drain.iter().rfind(|sample| sample.part == DrainPart::Passive);
     match passive.filter(|sample| sample.ended.is_some()) {
         None => sheet.missing(format!("{DRAIN}: the passive wait has no end")),
