@@ -167,7 +167,9 @@ fn every_crate_says_what_must_never_happen_in_it() {
 
 #[test]
 fn no_machine_path_and_no_secret_is_committed() {
-    let banned = ["/work/main", "/work/shared", "/root/.cargo", "BEGIN PRIVATE KEY"];
+    // The checkout's own place is a path of this machine, whichever machine it is.
+    let own = root().canonicalize().unwrap().to_string_lossy().into_owned();
+    let banned = [own.as_str(), "/.cargo/registry", "BEGIN PRIVATE KEY"];
     let mut findings = Vec::new();
     for ending in [".rs", ".toml", ".md", ".yaml", ".yml", ".json", "Makefile", "run"] {
         for (path, text) in files(ending).into_iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
