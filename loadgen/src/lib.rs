@@ -24,6 +24,7 @@ pub mod plan_mode;
 pub mod plan_source;
 pub mod progress;
 pub mod record_writer;
+pub mod result;
 pub mod standalone;
 pub mod summary;
 pub mod supervisor;
