@@ -10,7 +10,7 @@ use crate::commands;
 use crate::error::RunnerError;
 use crate::input::{Overrides, Setting};
 use crate::life::prepare::Options;
-use crate::stack::embedded::Choice;
+use crate::stack::{Choice, StackKind};
 
 /// Exit codes, printed under `--help`.
 const EXIT_CODES: &str = "Exit codes: 0 pass, 1 fail, 2 usage, 3 invalid, 4 unknown, 5 environment, 6 regression, \
@@ -103,6 +103,9 @@ pub struct StackArgs {
     /// Folder with the programs; by default the folder of this one.
     #[arg(long, env = "PROOFLOAD_BIN_DIR")]
     pub bin_dir: Option<PathBuf>,
+    /// What runs: `embedded` starts child processes on loopback.
+    #[arg(long, value_enum, default_value_t = StackKind::Embedded)]
+    pub stack: StackKind,
     /// Personality of the reference Devshard.
     #[arg(long, default_value = "intended", value_parser = ["intended"])]
     pub personality: String,
@@ -118,7 +121,7 @@ impl StackArgs {
         let defect = self.defect.clone();
         #[cfg(not(feature = "planted-defects"))]
         let defect = None;
-        Choice { personality: self.personality.clone(), defect }
+        Choice { stack: self.stack, personality: self.personality.clone(), defect }
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use scenario::control::{ConfigApplied, ControlError, MockConfig, Page};
 use serde::de::DeserializeOwned;
 
+use crate::error::RunnerError;
+
 /// Time limit of one control call.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Largest answer accepted.
@@ -88,6 +90,20 @@ impl Control {
         }
         decode(answer).await
     }
+}
+
+/// Sends a configuration and compares the hash that was answered with ours.
+///
+/// # Errors
+/// [`RunnerError::Environment`] when the mock refuses or answers another hash.
+pub async fn put(control: &Control, config: &MockConfig, mock: &str) -> Result<String, RunnerError> {
+    let applied =
+        control.put_config(config).await.map_err(|e| RunnerError::environment(format!("{mock}: {e}")))?;
+    if applied.hash != config.hash() {
+        let text = format!("{mock} answered hash {} for a configuration of {}", applied.hash, config.hash());
+        return Err(RunnerError::environment(text));
+    }
+    Ok(applied.hash)
 }
 
 async fn decode<T: DeserializeOwned>(answer: reqwest::Response) -> Result<T, String> {

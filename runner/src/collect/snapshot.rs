@@ -5,21 +5,84 @@ use std::collections::BTreeMap;
 use evidence::EVIDENCE_VERSION;
 use evidence::rundir::{METRICS, RunDir, SNAPSHOT_FILE, SNAPSHOTS};
 use evidence::snapshot::{Moment, ProcessIdentity, Snapshot};
+use scenario::control::{CONTROL_VERSION, ChainStats, DapiStats, OpenaiStats};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Surfaces, gateway, host, keep, metrics};
 use crate::control::Control;
 use crate::error::RunnerError;
 
-/// Control addresses of the three mocks.
-#[derive(Clone, Debug)]
+/// Control of the mocks. What is absent can't be seen: its evidence is missing, never zero.
+#[derive(Clone, Debug, Default)]
 pub struct Mocks {
-    /// `mock-openai`.
-    pub openai: Control,
+    /// The pool: one process, or one for each node.
+    pub openai: Vec<OpenaiControl>,
     /// `mock-dapi`.
-    pub dapi: Control,
+    pub dapi: Option<Control>,
     /// `mock-chain`.
-    pub chain: Control,
+    pub chain: Option<Control>,
+}
+
+/// One `mock-openai` process.
+#[derive(Clone, Debug)]
+pub struct OpenaiControl {
+    /// Service.
+    pub service: String,
+    /// Instances that it serves.
+    pub nodes: Vec<String>,
+    /// Its control.
+    pub control: Control,
+}
+
+impl Mocks {
+    /// Statistics of all pool processes as one.
+    ///
+    /// # Errors
+    /// In words, when there is no pool to ask or one process doesn't answer: a part would look like the whole.
+    pub async fn openai_stats(&self) -> Result<OpenaiStats, String> {
+        let mut all = OpenaiStats { v: CONTROL_VERSION, ..OpenaiStats::default() };
+        for pool in &self.openai {
+            let stats: OpenaiStats =
+                pool.control.stats().await.map_err(|error| format!("{}: {error}", pool.service))?;
+            all.nodes.extend(stats.nodes);
+            all.cpu_us += stats.cpu_us;
+        }
+        if self.openai.is_empty() { Err(ABSENT.to_owned()) } else { Ok(all) }
+    }
+
+    /// Statistics of the allocator.
+    ///
+    /// # Errors
+    /// In words, when there is none to ask or it doesn't answer.
+    pub async fn dapi_stats(&self) -> Result<DapiStats, String> {
+        stats_of(self.dapi.as_ref()).await
+    }
+
+    /// Whether a service is a mock, whose logs live in its process.
+    #[must_use]
+    pub fn serves(&self, service: &str) -> bool {
+        let pool = self.openai.iter().any(|pool| pool.service == service);
+        pool || ["mock-openai", "mock-dapi", "mock-chain"].contains(&service)
+    }
+
+    /// Statistics of the chain.
+    ///
+    /// # Errors
+    /// As [`Mocks::dapi_stats`].
+    pub async fn chain_stats(&self) -> Result<ChainStats, String> {
+        stats_of(self.chain.as_ref()).await
+    }
+}
+
+/// Why a mock that is not there shows nothing.
+pub const ABSENT: &str = "this stack gives the runner no such mock";
+
+async fn stats_of<T: DeserializeOwned>(control: Option<&Control>) -> Result<T, String> {
+    match control {
+        Some(control) => control.stats().await,
+        None => Err(ABSENT.to_owned()),
+    }
 }
 
 /// Takes a snapshot and writes it: `snapshots/<moment>/` and `metrics/<moment>/`.
@@ -45,9 +108,9 @@ pub async fn take(
         processes,
         gateway_metrics: BTreeMap::new(),
         host_metrics: BTreeMap::new(),
-        openai: keep(&mut missing, "mock-openai/stats", mocks.openai.stats().await),
-        dapi: keep(&mut missing, "mock-dapi/stats", mocks.dapi.stats().await),
-        chain: keep(&mut missing, "mock-chain/stats", mocks.chain.stats().await),
+        openai: keep(&mut missing, "mock-openai/stats", mocks.openai_stats().await),
+        dapi: keep(&mut missing, "mock-dapi/stats", mocks.dapi_stats().await),
+        chain: keep(&mut missing, "mock-chain/stats", mocks.chain_stats().await),
         missing: Vec::new(),
     };
     let folder = format!("{SNAPSHOTS}/{}", moment.dir());

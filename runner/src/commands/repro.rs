@@ -16,7 +16,7 @@ use super::find_run;
 use super::run::block_on;
 use crate::error::RunnerError;
 use crate::life::prepare::{Options, Prepared};
-use crate::stack::embedded::Choice;
+use crate::stack::{Choice, StackKind};
 
 /// What is to be replayed.
 #[derive(Clone, Debug)]
@@ -126,6 +126,10 @@ fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<J
         bin_dir: request.bin_dir.clone(),
         overrides: crate::input::Overrides::default(),
         choice: Choice {
+            stack: StackKind::of(&run.stack.provider).ok_or_else(|| {
+                let text = format!("this build has no stack {:?} to replay on", run.stack.provider);
+                RunnerError::CannotDo(text)
+            })?,
             personality: run.stack.personality.clone().unwrap_or_else(|| "intended".to_owned()),
             defect: run.stack.defect.clone(),
         },

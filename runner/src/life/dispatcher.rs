@@ -191,7 +191,7 @@ impl Dispatcher {
                     state.ended = Some(ended_in_words(code, signal));
                 }
                 // Loadgen ends by itself when its plan is done.
-                let planned = state.exit_planned || (service == super::load::LOADGEN && code == Some(0));
+                let planned = state.exit_planned || (service == crate::stack::LOADGEN && code == Some(0));
                 self.log(EventKind::ProcessExited { service, pid, code, signal, planned })
             }
         }

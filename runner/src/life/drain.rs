@@ -182,8 +182,8 @@ pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
             all
         });
     }
-    let nodes: Option<OpenaiStats> = running.mocks.openai.stats().await.ok();
-    let dapi: Option<DapiStats> = running.mocks.dapi.stats().await.ok();
+    let nodes: Option<OpenaiStats> = running.mocks.openai_stats().await.ok();
+    let dapi: Option<DapiStats> = running.mocks.dapi_stats().await.ok();
     let host_sum = |metric: &str, labels: &[&str]| {
         hosts.as_ref().map(|all| all.iter().map(|one| sum(one, metric, labels)).sum::<f64>())
     };

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use evidence::event::EventKind;
 use evidence::rundir::{FAULTS_APPLIED, RunDir};
-use scenario::control::{ChainConfig, MockConfig};
+use scenario::control::{ChainConfig, MockConfig, OpenaiConfig};
+use scenario::fault::CallKind;
 use scenario::model::Resolved;
 use serde_json::{Map, Value, json};
 
@@ -197,24 +198,28 @@ impl FaultConfigs {
         Self { resolved: resolved.clone(), node_urls: running.node_urls.clone() }
     }
 
-    fn build(&self, on: RulesOn, chain: &ChainConfig) -> [(&'static str, MockConfig); 3] {
-        let all = on == RulesOn::All;
-        let mut openai = scenario::configs::openai_config(&self.resolved, on != RulesOn::None);
-        if on == RulesOn::ValidationOnly {
-            openai.rules.retain(|rule| rule.on == scenario::fault::CallKind::Validation);
+    /// What a process that serves these nodes gets: their configurations and the rules about them.
+    fn openai(&self, on: RulesOn, nodes: &[String]) -> OpenaiConfig {
+        let mut config = scenario::configs::openai_config(&self.resolved, on != RulesOn::None);
+        config.nodes.retain(|node| nodes.contains(&node.name));
+        for rule in &mut config.rules {
+            rule.nodes.retain(|node| nodes.contains(node));
         }
-        let dapi = scenario::configs::dapi_config(&self.resolved, &self.node_urls, all);
-        let mut chain = chain.clone();
-        chain.rules = if all { scenario::configs::chain_rules(&self.resolved) } else { Vec::new() };
-        [
-            ("mock-openai", MockConfig::Openai(openai)),
-            ("mock-dapi", MockConfig::Dapi(dapi)),
-            ("mock-chain", MockConfig::Chain(chain)),
-        ]
+        config.rules.retain(|rule| !rule.nodes.is_empty());
+        if on == RulesOn::ValidationOnly {
+            config.rules.retain(|rule| rule.on == CallKind::Validation);
+        }
+        config
     }
 
-    /// Writes the intention, applies, reads back and compares hashes; the last applied set is kept in
-    /// `faults/applied.json` under its purpose.
+    fn chain(&self, on: RulesOn, mut now: ChainConfig) -> ChainConfig {
+        let all = on == RulesOn::All;
+        now.rules = if all { scenario::configs::chain_rules(&self.resolved) } else { Vec::new() };
+        now
+    }
+
+    /// Writes the intention, applies, reads back and compares hashes; what the scenario asks for is kept in
+    /// `faults/applied.json`.
     ///
     /// # Errors
     /// [`RunnerError::Environment`] when a mock refuses or reads back something else.
@@ -225,19 +230,25 @@ impl FaultConfigs {
         dispatcher: &mut Dispatcher,
         dir: &RunDir,
     ) -> Result<(), RunnerError> {
-        let purpose = on.purpose();
-        let chain = dispatcher.through(running.mocks.chain.config()).await?;
-        let Ok(MockConfig::Chain(chain)) = chain else {
-            return Err(RunnerError::environment("mock-chain does not show its configuration"));
-        };
-        let mut applied = Map::new();
-        for (mock, config) in self.build(on, &chain) {
-            let control = match mock {
-                "mock-openai" => &running.mocks.openai,
-                "mock-dapi" => &running.mocks.dapi,
-                _ => &running.mocks.chain,
+        let mut configs: Vec<(&str, &Control, MockConfig)> = Vec::new();
+        for pool in &running.mocks.openai {
+            let config = MockConfig::Openai(self.openai(on, &pool.nodes));
+            configs.push((&pool.service, &pool.control, config));
+        }
+        if let Some(dapi) = &running.mocks.dapi {
+            let config = scenario::configs::dapi_config(&self.resolved, &self.node_urls, on == RulesOn::All);
+            configs.push(("mock-dapi", dapi, MockConfig::Dapi(config)));
+        }
+        if let Some(chain) = &running.mocks.chain {
+            let now = dispatcher.through(chain.config()).await?;
+            let Ok(MockConfig::Chain(now)) = now else {
+                return Err(RunnerError::environment("mock-chain does not show its configuration"));
             };
-            let entry = apply_one(mock, control, &config, purpose, dispatcher).await?;
+            configs.push(("mock-chain", chain, MockConfig::Chain(self.chain(on, now))));
+        }
+        let mut applied = Map::new();
+        for (mock, control, config) in configs {
+            let entry = apply_one(mock, control, &config, on.purpose(), dispatcher).await?;
             applied.insert(mock.to_owned(), entry);
         }
         if on == RulesOn::All {
@@ -261,7 +272,7 @@ async fn apply_one(
         hash: hash.clone(),
         purpose: purpose.clone(),
     })?;
-    let answered = dispatcher.through(crate::stack::embedded::put(control, config, mock)).await??;
+    let answered = dispatcher.through(crate::control::put(control, config, mock)).await??;
     let read = dispatcher.through(control.config()).await?;
     let read = read.map_err(|error| RunnerError::environment(format!("{mock}: reading back: {error}")))?;
     let read_back = read.hash();

@@ -1,24 +1,19 @@
 //! Launching loadgen and following it: steps, progress, service actions (design sections 3 and 10).
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use evidence::event::EventKind;
-use evidence::rundir::{LOGS, PLAN, REQUESTS, RunDir};
+use evidence::rundir::{PLAN, REQUESTS};
 use scenario::model::{Action, Resolved, Trigger};
 use scenario::pipe::{LoadLimits, LoadgenJob, LoadgenLine, PIPE_VERSION, Shard};
 use scenario::units::Micros;
 
+use super::actions;
 use super::dispatcher::Dispatcher;
 use crate::collect::mocks::MockLogs;
 use crate::error::RunnerError;
-use crate::guard::client::Guard;
-use crate::guard::{ServiceSignal, Spawn};
-use crate::stack::Running;
+use crate::stack::{Context, LOADGEN, Provider, Running, launch};
 
-/// The service name of loadgen.
-pub const LOADGEN: &str = "loadgen";
 /// How long loadgen may take to load its plan.
 const READY_LIMIT_US: u64 = 30_000_000;
 /// Spacing of reading the mocks' logs while the load runs.
@@ -72,57 +67,49 @@ impl<'a> Load<'a> {
     /// [`RunnerError`] when the run directory or the guard fails.
     pub async fn run(
         mut self,
-        dispatcher: &mut Dispatcher,
-        guard: &mut Guard,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
         logs: &mut MockLogs,
-        dir: &RunDir,
-        job: (PathBuf, Micros, String),
+        (total, salt): (Micros, String),
     ) -> Result<LoadEnd, RunnerError> {
-        let (program, total, salt) = job;
-        self.launch(guard, dir, program, total, salt).await?;
-        let begun_us = dispatcher.at_us();
+        let job = self.job(context, total, salt);
+        provider.start_loadgen(job, context).await?;
+        let begun_us = context.dispatcher.at_us();
         let mut ready = false;
         let mut stopping = false;
         loop {
-            while let Some(line) = next_line(dispatcher) {
-                ready |= self.take(line, dispatcher, guard, logs).await?;
+            while let Some(line) = next_line(context.dispatcher) {
+                ready |= self.take(line, provider, context, logs).await?;
             }
             if let Some(end) = self.end {
                 return Ok(end);
             }
-            if dispatcher.signals > 0 && !stopping {
+            if context.dispatcher.signals > 0 && !stopping {
                 stopping = true;
-                guard.input(LOADGEN, "stop").await?;
+                provider.tell_loadgen("stop", context).await?;
             }
-            if dispatcher.signals > 1 {
-                guard.signal(LOADGEN, ServiceSignal::Kill).await?;
+            if context.dispatcher.signals > 1 {
+                provider.kill_loadgen(context).await?;
             }
-            if gone(dispatcher) {
+            if gone(context.dispatcher) {
                 return Ok(if stopping { LoadEnd::Interrupted } else { LoadEnd::Died });
             }
-            let at_us = dispatcher.at_us();
+            let at_us = context.dispatcher.at_us();
             if !ready && at_us.saturating_sub(begun_us) > READY_LIMIT_US {
                 return Err(RunnerError::environment("loadgen did not load its plan within 30 s"));
             }
             if at_us.saturating_sub(self.logs_read_us) > LOG_SPACING_US {
                 self.logs_read_us = at_us;
-                dispatcher.through(logs.read(&self.running.mocks)).await??;
+                context.dispatcher.through(logs.read(&self.running.mocks)).await??;
             }
             // Wakes up on every message; the timer only bounds the log spacing.
-            drop(tokio::time::timeout(Duration::from_millis(200), dispatcher.next()).await);
+            drop(tokio::time::timeout(Duration::from_millis(200), context.dispatcher.next()).await);
         }
     }
 
-    async fn launch(
-        &self,
-        guard: &mut Guard,
-        dir: &RunDir,
-        program: PathBuf,
-        total: Micros,
-        salt: String,
-    ) -> Result<(), RunnerError> {
-        let text = |name: &str| dir.path(name).display().to_string();
-        let job = LoadgenJob {
+    fn job(&self, context: &Context<'_>, total: Micros, salt: String) -> LoadgenJob {
+        let text = |name: &str| context.dir.path(name).display().to_string();
+        LoadgenJob {
             v: PIPE_VERSION,
             gateway_url: self.running.surfaces.gateway.clone(),
             model: self.running.model.clone(),
@@ -132,40 +119,29 @@ impl<'a> Load<'a> {
             steps: self.resolved.scenario.workload.steps.clone(),
             limits: limits(total),
             shard: Shard { shard: 0, of: 1 },
-        };
-        let job_file = format!("{LOGS}/loadgen-job.json");
-        dir.write_json(&job_file, &job)?;
-        guard
-            .spawn(Spawn {
-                service: LOADGEN.to_owned(),
-                program,
-                args: vec!["--job".to_owned(), text(&job_file)],
-                env: BTreeMap::new(),
-                log: dir.path(&format!("{LOGS}/loadgen.log")),
-            })
-            .await
+        }
     }
 
     /// Takes one line of loadgen; true once it is ready.
     async fn take(
         &mut self,
         line: LoadgenLine,
-        dispatcher: &mut Dispatcher,
-        guard: &mut Guard,
-        logs: &MockLogs,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        logs: &mut MockLogs,
     ) -> Result<bool, RunnerError> {
         match line {
             LoadgenLine::Ready { build, planned, wall_anchor_unix_us, .. } => {
-                crate::stack::embedded::check_build(LOADGEN, &build)?;
+                launch::check_build(LOADGEN, &build)?;
                 let text = format!("loadgen ready: {planned} planned, anchor {wall_anchor_unix_us}");
-                dispatcher.log(EventKind::Note { text })?;
-                self.go(dispatcher, guard).await?;
+                context.dispatcher.log(EventKind::Note { text })?;
+                self.go(provider, context).await?;
                 return Ok(true);
             }
             progress @ LoadgenLine::Progress { .. } => {
-                dispatcher.view.progress(&progress, logs.hits_read);
+                context.dispatcher.view.progress(&progress, logs.hits_read);
                 if let LoadgenLine::Progress { sent, .. } = progress {
-                    self.act(sent, dispatcher, guard).await?;
+                    self.act(sent, provider, context, logs).await?;
                 }
             }
             LoadgenLine::StepEnd {
@@ -177,7 +153,7 @@ impl<'a> Load<'a> {
                 in_flight_max,
                 ..
             } => {
-                dispatcher.log(EventKind::StepEnded {
+                context.dispatcher.log(EventKind::StepEnded {
                     step,
                     started_us,
                     ended_us,
@@ -186,13 +162,14 @@ impl<'a> Load<'a> {
                     in_flight_max,
                 })?;
                 self.step = step + 1;
-                if self.step < self.resolved.scenario.workload.steps.len() && dispatcher.signals == 0 {
-                    self.go(dispatcher, guard).await?;
+                if self.step < self.resolved.scenario.workload.steps.len() && context.dispatcher.signals == 0
+                {
+                    self.go(provider, context).await?;
                 }
             }
             LoadgenLine::End { records, records_dropped, partial, health } => {
                 let health = serde_json::to_value(&health).unwrap_or_default();
-                dispatcher.log(EventKind::LoadEnded { records, records_dropped, partial, health })?;
+                context.dispatcher.log(EventKind::LoadEnded { records, records_dropped, partial, health })?;
                 self.end = Some(if partial { LoadEnd::Interrupted } else { LoadEnd::Complete });
             }
             LoadgenLine::Failed { message } => {
@@ -202,24 +179,25 @@ impl<'a> Load<'a> {
         Ok(false)
     }
 
-    async fn go(&self, dispatcher: &mut Dispatcher, guard: &mut Guard) -> Result<(), RunnerError> {
+    async fn go(&self, provider: &mut dyn Provider, context: &mut Context<'_>) -> Result<(), RunnerError> {
         let concurrency = self.resolved.scenario.workload.steps[self.step].concurrency;
-        dispatcher.log(EventKind::StepStarted { step: self.step, concurrency })?;
-        guard.input(LOADGEN, &format!("go {}", self.step)).await
+        context.dispatcher.log(EventKind::StepStarted { step: self.step, concurrency })?;
+        provider.tell_loadgen(&format!("go {}", self.step), context).await
     }
 
     /// Carries out the actions whose request count is reached.
     async fn act(
         &mut self,
         sent: u64,
-        dispatcher: &mut Dispatcher,
-        guard: &mut Guard,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        logs: &mut MockLogs,
     ) -> Result<(), RunnerError> {
         while let Some(Action { after: Trigger::Requests(count), action, .. }) =
             self.resolved.scenario.actions.get(self.actions_done)
             && sent >= *count
         {
-            super::run::service_action(self.actions_done, action, self.running, dispatcher, guard).await?;
+            actions::planned(self.actions_done, action, self.running, provider, context, logs).await?;
             self.actions_done += 1;
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The life cycle of one run (design section 3), step by step, by one dispatcher.
 
+pub mod actions;
 pub mod dispatcher;
 pub mod drain;
 pub mod faults;

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use evidence::EVIDENCE_VERSION;
-use evidence::run::{LimitInForce, ReproOf, RunInfo, Stack};
+use evidence::run::{LimitInForce, ReproOf, RunInfo};
 use evidence::rundir::{PLAN, RUN, RunDir};
 use scenario::build::BUILD_ID;
 use scenario::digest::blake3_hex;
 use scenario::identity::SALT_LEN;
-use scenario::model::{Resolved, ServiceAction, Storage};
+use scenario::model::Resolved;
 
 use crate::clock::{random_bytes, unix_us};
 use crate::error::RunnerError;
 use crate::input;
-use crate::stack::embedded::{Choice, PROGRAMS};
+use crate::stack::Choice;
 use crate::stack::programs::Programs;
 
 /// Room that a run needs on the disk of its results before it starts, bytes.
@@ -80,8 +80,11 @@ impl Prepared {
         options: &Options,
         repro_of: Option<ReproOf>,
     ) -> Result<Self, RunnerError> {
-        can_do(&resolved)?;
-        let programs = Programs::find(options.bin_dir.as_deref(), &PROGRAMS)?;
+        let provider = options.choice.provider();
+        if let Some(why) = cannot_do(&resolved).or_else(|| provider.cannot_do(&resolved)) {
+            return Err(RunnerError::CannotDo(format!("{why}; nothing was started")));
+        }
+        let programs = Programs::find(options.bin_dir.as_deref(), &provider.programs(&resolved))?;
         disk(&options.results)?;
         let name = resolved.scenario.name.clone();
         let info = RunInfo {
@@ -94,15 +97,7 @@ impl Prepared {
             plan_hash: scenario::hash::plan_hash(&resolved),
             scenario_hash: scenario::hash::scenario_hash(&resolved),
             salt: letters(SALT_LEN)?,
-            stack: Stack {
-                provider: "embedded".to_owned(),
-                devshard: "reference".to_owned(),
-                personality: Some(options.choice.personality.clone()),
-                defect: options.choice.defect.clone(),
-                storage: "sqlite".to_owned(),
-                isolation: "child processes of one guard process, loopback ports chosen by the kernel"
-                    .to_owned(),
-            },
+            stack: provider.about(&resolved),
             programs: programs.identities(),
             limits,
             rules_off: options.rules_off.clone(),
@@ -138,31 +133,12 @@ impl Prepared {
     }
 }
 
-/// What the file shows can't be done on this stack is refused before the start (design section 7, unknown).
-fn can_do(resolved: &Resolved) -> Result<(), RunnerError> {
-    let devshard = &resolved.scenario.devshard;
-    if devshard.storage == Storage::Postgres || devshard.replicas > 1 {
-        return Err(RunnerError::CannotDo(
-            "this scenario needs Postgres (leases or replicas), which the embedded stack of this build does not start; \
-             nothing was started"
-                .to_owned(),
-        ));
-    }
-    if resolved.scenario.workload.search.is_some() {
-        return Err(RunnerError::CannotDo(
-            "this scenario searches for the highest stable level, which this build does not do; give `steps` instead"
-                .to_owned(),
-        ));
-    }
-    let restarts =
-        |action: &ServiceAction| matches!(action, ServiceAction::Start(_) | ServiceAction::Restart(_));
-    if resolved.scenario.actions.iter().any(|action| restarts(&action.action)) {
-        return Err(RunnerError::CannotDo(
-            "this scenario starts a service again, which the embedded stack of this build does not do"
-                .to_owned(),
-        ));
-    }
-    Ok(())
+/// What no stack can do in this build.
+fn cannot_do(resolved: &Resolved) -> Option<String> {
+    resolved.scenario.workload.search.is_some().then(|| {
+        "this scenario searches for the highest stable level, which this build does not do; give `steps` instead"
+            .to_owned()
+    })
 }
 
 /// A disk that is full already would end the run in the middle: say so before anything starts.

@@ -6,14 +6,15 @@ use std::time::Duration;
 use evidence::event::{EventKind, Phase};
 use evidence::exit::Outcome;
 use evidence::rundir::RunDir;
-use evidence::snapshot::{Moment, ProcessIdentity};
-use scenario::model::{Limit, ServiceAction};
+use evidence::snapshot::Moment;
+use scenario::model::Limit;
 use scenario::units::Micros;
 use tokio::sync::mpsc;
 
+use super::actions;
 use super::dispatcher::{Dispatcher, INBOX_MAX, Message};
 use super::drain::{DrainLimits, Drainer};
-use super::faults::{FaultConfigs, RulesOn};
+use super::faults::{self, FaultConfigs, RulesOn};
 use super::load::{Load, LoadEnd};
 use super::prepare::Prepared;
 use crate::clock::Clock;
@@ -21,11 +22,10 @@ use crate::collect::join::JoinInput;
 use crate::collect::mocks::MockLogs;
 use crate::collect::snapshot;
 use crate::error::RunnerError;
+use crate::guard::Report;
 use crate::guard::client::Guard;
-use crate::guard::{Report, ServiceSignal};
 use crate::judge;
-use crate::stack::Running;
-use crate::stack::embedded::Starter;
+use crate::stack::{Context, Provider, Running};
 use crate::view::View;
 
 /// Begin of the name of a run's private directory.
@@ -67,14 +67,25 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
         .map_err(|error| RunnerError::environment(format!("making a temporary directory: {error}")))?;
     own(work.path())?;
     watch_signals(&inbox)?;
-    let mut guard = Guard::start(forward(inbox))?;
-    let body = body(&prepared, &mut dispatcher, &mut guard, &mut dir, work.path().to_path_buf()).await;
-    note_end(&mut dispatcher, body)?;
-    dispatcher.phase(Phase::Judge)?;
-    dispatcher.end_phase()?;
-    let judged = judge::judge(&dir, &prepared.info, &dispatcher.phases_us);
-    dispatcher.phase(Phase::Teardown)?;
-    teardown(&mut dispatcher, &mut guard).await?;
+    let reports = forward(inbox);
+    let mut guard = Guard::start(reports.clone())?;
+    let mut provider = prepared.choice.provider();
+    let mut context = Context {
+        dispatcher: &mut dispatcher,
+        guard: &mut guard,
+        reports: &reports,
+        dir: &mut dir,
+        programs: &prepared.programs,
+        resolved: &prepared.info.resolved,
+        work: work.path(),
+    };
+    let body = body(&prepared, provider.as_mut(), &mut context).await;
+    note_end(context.dispatcher, body)?;
+    context.dispatcher.phase(Phase::Judge)?;
+    context.dispatcher.end_phase()?;
+    let judged = judge::judge(context.dir, &prepared.info, &context.dispatcher.phases_us);
+    context.dispatcher.phase(Phase::Teardown)?;
+    teardown(provider.as_mut(), &mut context).await?;
     guard.close().await;
     dispatcher.end_phase()?;
     dispatcher.view.finish();
@@ -106,37 +117,26 @@ fn note_end(dispatcher: &mut Dispatcher, body: Result<(), RunnerError>) -> Resul
 /// Steps 1 to 7. An early return leaves evidence for what was done so far.
 async fn body(
     prepared: &Prepared,
-    dispatcher: &mut Dispatcher,
-    guard: &mut Guard,
-    dir: &mut RunDir,
-    work: PathBuf,
+    provider: &mut dyn Provider,
+    context: &mut Context<'_>,
 ) -> Result<(), RunnerError> {
-    dispatcher.phase(Phase::Start)?;
-    let starter = Starter {
-        dispatcher: &mut *dispatcher,
-        guard: &mut *guard,
-        dir: &mut *dir,
-        programs: &prepared.programs,
-        resolved: &prepared.info.resolved,
-        choice: &prepared.choice,
-        work,
-    };
-    let running = starter.start().await?;
-    let stage = Stage { prepared, running: &running, dir };
-    let mut logs = MockLogs::open(dir)?;
+    context.dispatcher.phase(Phase::Start)?;
+    let mut running = provider.start(context).await?;
+    settle_in(&mut running, context).await?;
+    let stage = Stage { prepared, running: &running };
+    let mut logs = MockLogs::open(context.dir)?;
 
-    dispatcher.phase(Phase::Faults)?;
+    context.dispatcher.phase(Phase::Faults)?;
     let faults = FaultConfigs::new(&prepared.info.resolved, &running);
-    faults.apply(RulesOn::All, &running, dispatcher, dir).await?;
+    faults.apply(RulesOn::All, &running, context.dispatcher, context.dir).await?;
 
-    dispatcher.phase(Phase::Before)?;
-    stage.snapshot(dispatcher, Moment::Before).await?;
+    context.dispatcher.phase(Phase::Before)?;
+    stage.snapshot(provider, context, Moment::Before).await?;
 
-    dispatcher.phase(Phase::Load)?;
+    context.dispatcher.phase(Phase::Load)?;
     let total = stage.time_limit(prepared.info.resolved.scenario.workload.timeout);
-    let job = (prepared.programs.path("loadgen"), total, prepared.info.salt.clone());
     let load = Load::new(&prepared.info.resolved, &running);
-    let end = load.run(dispatcher, guard, &mut logs, dir, job).await;
+    let end = load.run(provider, context, &mut logs, (total, prepared.info.salt.clone())).await;
     let loaded = match end {
         Ok(LoadEnd::Died) => {
             let message = "loadgen ended without saying `end`; its log is logs/loadgen.log".to_owned();
@@ -146,20 +146,26 @@ async fn body(
         Err(error) => Err(error),
     };
 
-    dispatcher.phase(Phase::Drain)?;
-    let drained = stage.drain(dispatcher, &faults, guard, &mut logs).await;
+    context.dispatcher.phase(Phase::Drain)?;
+    let drained = stage.drain(provider, context, &faults, &mut logs).await;
 
-    dispatcher.phase(Phase::Collect)?;
-    stage.collect(dispatcher, &mut logs).await?;
+    context.dispatcher.phase(Phase::Collect)?;
+    stage.collect(provider, context, &mut logs).await?;
     loaded?;
     drained
+}
+
+/// Settings, read back; then the waits that status shows, and a canary chat per escrow.
+async fn settle_in(running: &mut Running, context: &mut Context<'_>) -> Result<(), RunnerError> {
+    faults::gateway_settings(running, context.resolved, context.dispatcher).await?;
+    running.waits_s = faults::protocol_waits(running).await?;
+    faults::canaries(running, context.dispatcher).await
 }
 
 /// What the later steps share.
 struct Stage<'a> {
     prepared: &'a Prepared,
     running: &'a Running,
-    dir: &'a RunDir,
 }
 
 impl Stage<'_> {
@@ -174,27 +180,33 @@ impl Stage<'_> {
         }
     }
 
-    async fn snapshot(&self, dispatcher: &mut Dispatcher, moment: Moment) -> Result<(), RunnerError> {
-        let processes = processes(dispatcher, self.running);
-        let at_us = dispatcher.at_us();
-        let take =
-            snapshot::take(&self.running.surfaces, &self.running.mocks, moment, at_us, processes, self.dir);
-        dispatcher.through(take).await??;
+    async fn snapshot(
+        &self,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        moment: Moment,
+    ) -> Result<(), RunnerError> {
+        let processes = provider.processes(self.running, context).await;
+        let at_us = context.dispatcher.at_us();
+        let (surfaces, mocks) = (&self.running.surfaces, &self.running.mocks);
+        let take = snapshot::take(surfaces, mocks, moment, at_us, processes, context.dir);
+        context.dispatcher.through(take).await??;
         Ok(())
     }
 
     async fn drain(
         &self,
-        dispatcher: &mut Dispatcher,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
         faults: &FaultConfigs,
-        guard: &mut Guard,
         logs: &mut MockLogs,
     ) -> Result<(), RunnerError> {
-        faults.apply(RulesOn::ValidationOnly, self.running, dispatcher, self.dir).await?;
-        restore_services(dispatcher, guard, self.running).await?;
+        // A mock that is down can't take its rules off: services come back first.
+        actions::undo(self.running, provider, context, logs).await?;
+        faults.apply(RulesOn::ValidationOnly, self.running, context.dispatcher, context.dir).await?;
         let drain = &self.prepared.info.resolved.scenario.drain;
         // After Ctrl-C the drain is brief: what is not quiet by then is written as interrupted.
-        let timeout = if dispatcher.signals > 0 {
+        let timeout = if context.dispatcher.signals > 0 {
             Duration::from_secs(2)
         } else {
             self.time_limit(drain.timeout).duration()
@@ -204,23 +216,24 @@ impl Stage<'_> {
             stable_samples: drain.stable_samples,
             interval: drain.interval.duration(),
         };
-        let mut drainer = Drainer::new(self.running, limits, self.dir)?;
-        drainer.passive(dispatcher).await?;
-        self.snapshot(dispatcher, Moment::DrainPassive).await?;
-        drainer.sync(dispatcher).await?;
-        self.snapshot(dispatcher, Moment::DrainSynced).await?;
-        self.join(dispatcher, logs).await?;
-        faults.apply(RulesOn::None, self.running, dispatcher, self.dir).await?;
-        drainer.finalize(dispatcher).await?;
-        self.snapshot(dispatcher, Moment::DrainFinal).await
+        let mut drainer = Drainer::new(self.running, limits, context.dir)?;
+        drainer.passive(context.dispatcher).await?;
+        self.snapshot(provider, context, Moment::DrainPassive).await?;
+        drainer.sync(context.dispatcher).await?;
+        self.snapshot(provider, context, Moment::DrainSynced).await?;
+        self.join(context, logs).await?;
+        faults.apply(RulesOn::None, self.running, context.dispatcher, context.dir).await?;
+        drainer.finalize(context.dispatcher).await?;
+        self.snapshot(provider, context, Moment::DrainFinal).await
     }
 
     /// Accounting is read after sync and before finalize, which turns attempts into `not_in_state`.
-    async fn join(&self, dispatcher: &mut Dispatcher, logs: &mut MockLogs) -> Result<(), RunnerError> {
-        dispatcher.through(logs.read(&self.running.mocks)).await??;
-        let input = JoinInput::read(self.dir, &self.prepared.info);
-        let joined = dispatcher.through(crate::collect::join::join(&self.running.surfaces, &input)).await?;
-        let mut out = self.dir.append(evidence::rundir::ACCOUNTING)?;
+    async fn join(&self, context: &mut Context<'_>, logs: &mut MockLogs) -> Result<(), RunnerError> {
+        context.dispatcher.through(logs.read(&self.running.mocks)).await??;
+        let input = JoinInput::read(context.dir, &self.prepared.info);
+        let joining = crate::collect::join::join(&self.running.surfaces, &input);
+        let joined = context.dispatcher.through(joining).await?;
+        let mut out = context.dir.append(evidence::rundir::ACCOUNTING)?;
         for line in &joined {
             out.write_buffered(line)?;
         }
@@ -228,103 +241,35 @@ impl Stage<'_> {
         Ok(())
     }
 
-    async fn collect(&self, dispatcher: &mut Dispatcher, logs: &mut MockLogs) -> Result<(), RunnerError> {
-        dispatcher.through(logs.read(&self.running.mocks)).await??;
-        for (what, why) in logs.missing.clone() {
-            dispatcher.log(EventKind::EvidenceMissing { what, why })?;
+    async fn collect(
+        &self,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        logs: &mut MockLogs,
+    ) -> Result<(), RunnerError> {
+        context.dispatcher.through(logs.read(&self.running.mocks)).await??;
+        let gaps = provider.collect_logs(context).await.into_iter().map(|gap| (gap.what, gap.why));
+        for (what, why) in logs.missing.clone().into_iter().chain(gaps) {
+            context.dispatcher.log(EventKind::EvidenceMissing { what, why })?;
         }
         Ok(())
     }
 }
 
-/// Identity and liveness of each required service.
-fn processes(dispatcher: &Dispatcher, running: &Running) -> Vec<ProcessIdentity> {
-    running
-        .required
-        .iter()
-        .filter_map(|service| {
-            let state = dispatcher.services.get(service)?;
-            let now = crate::guard::tree::start_ticks(state.pid);
-            Some(ProcessIdentity {
-                service: service.clone(),
-                pid: state.pid,
-                start_ticks: now.unwrap_or_default(),
-                metric_start: None,
-                ready: state.running && now == Some(state.start_ticks),
-            })
-        })
-        .collect()
-}
-
-/// One service action of the scenario: intention, deed, result.
-///
-/// # Errors
-/// [`RunnerError`] when the guard or the run directory fails; an action that the stack refuses is an event.
-pub async fn service_action(
-    ordinal: usize,
-    action: &ServiceAction,
-    running: &Running,
-    dispatcher: &mut Dispatcher,
-    guard: &mut Guard,
-) -> Result<(), RunnerError> {
-    let what = serde_json::to_string(action).unwrap_or_default();
-    dispatcher.log(EventKind::ActionIntended { action: ordinal, what })?;
-    let expect_exit = |dispatcher: &mut Dispatcher, service: &str| {
-        dispatcher.services.entry(service.to_owned()).or_default().exit_planned = true;
-    };
-    let mut error = None;
-    match action {
-        ServiceAction::Stop(service) => {
-            expect_exit(dispatcher, service);
-            guard.signal(service, ServiceSignal::Terminate).await?;
-        }
-        ServiceAction::Kill(service) => {
-            expect_exit(dispatcher, service);
-            guard.signal(service, ServiceSignal::Kill).await?;
-        }
-        ServiceAction::Pause(service) => guard.signal(service, ServiceSignal::Stop).await?,
-        ServiceAction::Unpause(service) => guard.signal(service, ServiceSignal::Continue).await?,
-        ServiceAction::Deactivate(escrow) => {
-            let url = format!("{}/v1/admin/devshards/{escrow}/deactivate", running.surfaces.gateway);
-            let answer = dispatcher.through(running.surfaces.post(&url, Duration::from_secs(10))).await?;
-            error = match answer {
-                Ok((status, _)) if status < 300 => None,
-                Ok((status, text)) => Some(format!("{status}: {text}")),
-                Err(why) => Some(why),
-            };
-        }
-        ServiceAction::Start(_) | ServiceAction::Restart(_) => {
-            error = Some("the embedded stack can't start a service again yet".to_owned());
-        }
-    }
-    dispatcher.log(EventKind::ActionDone { action: ordinal, error })
-}
-
-/// Thaws what an action froze: the drain needs every service.
-async fn restore_services(
-    dispatcher: &mut Dispatcher,
-    guard: &mut Guard,
-    running: &Running,
-) -> Result<(), RunnerError> {
-    for service in &running.required {
-        if dispatcher.services.get(service).is_some_and(|state| state.running) {
-            guard.signal(service, ServiceSignal::Continue).await?;
-        }
-    }
-    Ok(())
-}
-
-async fn teardown(dispatcher: &mut Dispatcher, guard: &mut Guard) -> Result<(), RunnerError> {
-    for state in dispatcher.services.values_mut() {
+async fn teardown(provider: &mut dyn Provider, context: &mut Context<'_>) -> Result<(), RunnerError> {
+    for state in context.dispatcher.services.values_mut() {
         state.exit_planned = true;
     }
-    if guard.end_all(END_GRACE_MS).await.is_err() {
+    if let Err(error) = provider.stop(context).await {
+        context.dispatcher.log(EventKind::Note { text: format!("teardown: {error}") })?;
+    }
+    if context.guard.end_all(END_GRACE_MS).await.is_err() {
         // The guard is gone: its own end took the services along.
         return Ok(());
     }
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while !dispatcher.all_ended {
-        match tokio::time::timeout_at(deadline, dispatcher.next()).await {
+    while !context.dispatcher.all_ended {
+        match tokio::time::timeout_at(deadline, context.dispatcher.next()).await {
             Ok(taken) => taken?,
             Err(_) => break,
         }

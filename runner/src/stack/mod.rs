@@ -1,30 +1,213 @@
-//! Stacks: what a provider starts and hands over (design section 4).
+//! Stacks (design section 4): one trait, [`Provider`], behind which every stack lies, and what it hands over.
+//!
+//! The life of a run knows only this trait. A provider starts and ends processes or containers, says where they
+//! answer and who they are, and carries service actions out. What it starts itself it reports to the dispatcher as
+//! [`crate::guard::Report`]s (the guard does that for child processes), so that ends, output and restarts of all
+//! stacks arrive on the one channel.
 
 pub mod embedded;
+pub mod launch;
 pub mod programs;
 
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::pin::Pin;
+
 use evidence::run::Stack;
+use evidence::rundir::RunDir;
+use evidence::snapshot::{Missing, ProcessIdentity};
+use scenario::model::{Resolved, ServiceAction};
+use scenario::pipe::LoadgenJob;
+use tokio::sync::mpsc;
 
 use crate::collect::Surfaces;
 use crate::collect::snapshot::Mocks;
+use crate::error::RunnerError;
+use crate::guard::client::Guard;
+use crate::guard::{Report, ServiceSignal};
+use crate::life::dispatcher::Dispatcher;
+use programs::Programs;
+
+/// The service name of loadgen on every stack.
+pub const LOADGEN: &str = "loadgen";
+
+/// A step of a provider. Boxed, so that providers can be chosen at run time.
+pub type Step<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Which stack the command line chose, and with what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Provider.
+    pub stack: StackKind,
+    /// `intended` or `july`; only the reference Devshard has personalities.
+    pub personality: String,
+    /// Planted defect of a `planted-defects` build.
+    pub defect: Option<String>,
+}
+
+/// Providers by the name of `--stack`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StackKind {
+    /// Child processes on loopback.
+    Embedded,
+}
+
+impl StackKind {
+    /// The kind whose provider wrote this name into `run.yaml`.
+    #[must_use]
+    pub fn of(provider: &str) -> Option<Self> {
+        <Self as clap::ValueEnum>::from_str(provider, false).ok()
+    }
+}
+
+impl Choice {
+    /// The provider of this choice; nothing is started or looked at yet.
+    #[must_use]
+    pub fn provider(&self) -> Box<dyn Provider> {
+        match self.stack {
+            StackKind::Embedded => Box::new(embedded::Embedded::new(self.clone())),
+        }
+    }
+}
+
+/// What a provider works with; it belongs to the run.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// Owner of the run's state: waits go through it, so that signals and ends are seen meanwhile.
+    pub dispatcher: &'a mut Dispatcher,
+    /// Parent of every child process of the run.
+    pub guard: &'a mut Guard,
+    /// The dispatcher's inbox, for providers that watch something else than children of the guard.
+    pub reports: &'a mpsc::Sender<Report>,
+    /// The run directory.
+    pub dir: &'a mut RunDir,
+    /// Our programs, those that [`Provider::programs`] named.
+    pub programs: &'a Programs,
+    /// Scenario.
+    pub resolved: &'a Resolved,
+    /// Private directory of the run (databases, key files): not evidence, removed at the end.
+    pub work: &'a Path,
+}
+
+/// A stack: started, asked, acted on, stopped.
+///
+/// Only [`Provider::start`] must be called first; [`Provider::stop`] may come at any moment, also after a failed start.
+pub trait Provider: std::fmt::Debug {
+    /// What will run, for `run.yaml`; known before the start.
+    fn about(&self, resolved: &Resolved) -> Stack;
+
+    /// Our programs that it starts, loadgen included; all are looked for before the start.
+    fn programs(&self, resolved: &Resolved) -> Vec<&'static str>;
+
+    /// Why this scenario can't be done here, as far as the file and this machine show (outcome unknown, nothing is
+    /// started). What only the running build shows is an error of [`Provider::start`].
+    fn cannot_do(&self, resolved: &Resolved) -> Option<String>;
+
+    /// Starts everything and waits until every part answers. Sets the redactor before the first secret can be
+    /// written. Settings, canaries and faults are not its business.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] with the last log lines of what did not come up; [`RunnerError::CannotDo`] when
+    /// the build shows that it can't carry the scenario.
+    fn start<'a>(&'a mut self, context: &'a mut Context<'_>) -> Step<'a, Result<Running, RunnerError>>;
+
+    /// Identity and liveness of each required service, now.
+    fn processes<'a>(
+        &'a mut self,
+        running: &'a Running,
+        context: &'a mut Context<'_>,
+    ) -> Step<'a, Vec<ProcessIdentity>>;
+
+    /// Carries out an action on a service and returns when it has taken effect: an end was seen, a started service
+    /// is ready again at its old addresses. [`ServiceAction::Deactivate`] never comes here. Exits that it causes are
+    /// marked as planned before they can happen.
+    ///
+    /// # Errors
+    /// [`ActError::Refused`] when this stack or this moment does not allow it (becomes an event),
+    /// [`ActError::Run`] when the run can't go on.
+    fn act<'a>(
+        &'a mut self,
+        action: &'a ServiceAction,
+        running: &'a Running,
+        context: &'a mut Context<'_>,
+    ) -> Step<'a, Result<(), ActError>>;
+
+    /// The actions that bring back what earlier actions left stopped, killed or paused, in the order in which they
+    /// are to be done. Empty when everything runs.
+    fn undo(&self) -> Vec<ServiceAction>;
+
+    /// Starts loadgen as service [`LOADGEN`]. The job holds paths and URLs of this machine; a provider that runs
+    /// loadgen elsewhere translates them.
+    ///
+    /// # Errors
+    /// [`RunnerError`] when it can't be started at all; a later end is a report.
+    fn start_loadgen<'a>(
+        &'a mut self,
+        job: LoadgenJob,
+        context: &'a mut Context<'_>,
+    ) -> Step<'a, Result<(), RunnerError>> {
+        Box::pin(async move { launch::loadgen(&job, context).await })
+    }
+
+    /// Writes a line to loadgen.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] when what carries the line is gone.
+    fn tell_loadgen<'a>(
+        &'a mut self,
+        line: &'a str,
+        context: &'a mut Context<'_>,
+    ) -> Step<'a, Result<(), RunnerError>> {
+        Box::pin(async move { context.guard.input(LOADGEN, line).await })
+    }
+
+    /// Ends loadgen at once.
+    ///
+    /// # Errors
+    /// As [`Provider::tell_loadgen`].
+    fn kill_loadgen<'a>(&'a mut self, context: &'a mut Context<'_>) -> Step<'a, Result<(), RunnerError>> {
+        Box::pin(async move { context.guard.signal(LOADGEN, ServiceSignal::Kill).await })
+    }
+
+    /// Brings logs that are not in `logs/` yet into it, bounded; gives what could not be had. Child processes of the
+    /// guard write there directly.
+    fn collect_logs<'a>(&'a mut self, _context: &'a mut Context<'_>) -> Step<'a, Vec<Missing>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
+
+    /// Ends what it started outside the guard. The run ends the guard's children itself, afterwards.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] naming what is left behind; it can't change the verdict any more.
+    fn stop<'a>(&'a mut self, _context: &'a mut Context<'_>) -> Step<'a, Result<(), RunnerError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Why an action was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum ActError {
+    /// The stack does not do this, or not now; in words.
+    #[error("{0}")]
+    Refused(String),
+    /// The run can't go on.
+    #[error(transparent)]
+    Run(#[from] RunnerError),
+}
 
 /// A stack that answers, whoever started it.
 #[derive(Clone, Debug)]
 pub struct Running {
-    /// Where gateway and hosts are.
+    /// Where gateway and hosts are, seen from the runner.
     pub surfaces: Surfaces,
-    /// Control of the mocks.
+    /// Control of the mocks; what is absent can't be seen or faulted.
     pub mocks: Mocks,
-    /// Base URL of each pool node, by instance.
-    pub node_urls: std::collections::BTreeMap<String, String>,
+    /// Base URL of each pool node as the allocator gives it out, by instance.
+    pub node_urls: BTreeMap<String, String>,
     /// Model that is served.
     pub model: String,
     /// Services that must stay up.
     pub required: Vec<String>,
-    /// For `run.yaml`.
-    pub about: Stack,
-    /// Protocol waits as status shows them, seconds: refusal, execution.
+    /// Protocol waits as status shows them, seconds: refusal, execution. Filled after the start.
     pub waits_s: (u64, u64),
-    /// Secrets of this run, for the redactor.
-    pub secrets: Vec<String>,
 }

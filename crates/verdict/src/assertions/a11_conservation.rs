@@ -132,7 +132,7 @@ fn races(case: &Case<'_>, sheet: &mut Sheet) {
                 return;
             }
         };
-    if acted_on(case, "ref-gateway") {
+    if acted_on(case, "gateway") {
         return;
     }
     let races = |snapshot: &Snapshot| -> f64 {
