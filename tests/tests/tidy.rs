@@ -15,13 +15,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sse", &[]),
     ("stats", &[]),
     ("wire", &[]),
+    ("compose-engine", &[]),
     ("evidence", &["scenario", "stats"]),
     ("verdict", &["evidence", "sse", "scenario", "stats"]),
     ("report", &["evidence", "stats"]),
     ("mocks", &["wire", "scenario"]),
     ("refshard", &["wire", "scenario"]),
     ("loadgen", &["report", "evidence", "stats", "sse", "scenario"]),
-    ("runner", &["verdict", "report", "evidence", "scenario", "wire", "stats"]),
+    ("runner", &["compose-engine", "verdict", "report", "evidence", "scenario", "wire", "stats"]),
 ];
 
 /// Files where a rule does not hold, each with its reason.
