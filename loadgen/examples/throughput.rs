@@ -5,16 +5,18 @@
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use evidence::redact::Redactor;
 use loadgen::clock::Clock;
 use loadgen::connection::request::HeadTemplate;
-use loadgen::engine::{Engine, Parts};
-use loadgen::exchange::Wire;
+use loadgen::engine::plan_load::{Parts, PlanLoad};
+use loadgen::engine::reactor::Reactor;
+use loadgen::engine::{KeepAlive, Route, Shared};
 use loadgen::halt::Halt;
 use loadgen::plan_source::PlanSource;
-use loadgen::record_writer::RecordWriter;
+use loadgen::protocol::openai_chat::OpenAiChat;
+use loadgen::record_writer::{Overflow, RecordWriter};
 use loadgen::target::Target;
 use loadgen::{body, summary};
 use rustix::time::{ClockId, clock_gettime};
@@ -90,21 +92,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     let clock = Clock::start();
     let target = Target::resolve(&url)?;
     let head = HeadTemplate::new(&target, None);
-    let (writer, _failed) = RecordWriter::open(&folder.join("requests.jsonl"))?;
-    let engine = Rc::new(Engine::new(Parts {
-        wire: Wire::new(clock, target, head, limits, Redactor::default()),
+    let (writer, _failed) = RecordWriter::open(&folder.join("requests.jsonl"), Overflow::Wait)?;
+    let halt = Arc::new(Halt::default());
+    let mut load = PlanLoad::new(Parts {
+        clock,
+        head: head.clone(),
         plan: PlanSource::made(requests, Box::new(move |index| line(index, stream))),
         body: body::from_plan("abcdefghijkl".to_owned(), "m".to_owned()),
         writer,
-        halt: Rc::new(Halt::default()),
+        halt: Arc::clone(&halt),
         observer: Box::new(|_| {}),
-    }));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    });
+    let route = Route { target, head, protocol: &OpenAiChat, limits, keep: KeepAlive::Reuse };
+    let mut reactor =
+        Reactor::new(clock, Shared { routes: vec![route], redactor: Redactor::default() }, false)?;
     let step = Step { concurrency: connections, requests: Some(requests), duration: None };
     let before = cpu_us();
-    tokio::task::LocalSet::new().block_on(&runtime, engine.run_step(0, &step))?;
+    load.begin(0, &step);
+    reactor.run(&mut load, &halt);
+    load.end(&step, reactor.sent())?;
     let spent = cpu_us() - before;
-    let (_, tally) = engine.close()?;
+    let (_, tally) = load.close()?;
     print!("{}", summary::text(&tally, clock.now_us(), false));
     println!("CPU of the load thread        {} ns a request", spent * 1_000 / i64::try_from(requests)?);
     std::fs::remove_dir_all(&folder)?;

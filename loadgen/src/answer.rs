@@ -1,9 +1,9 @@
 //! The body of an answer while it comes: grammar facts, instants of its parts, joined content, and a bounded excerpt.
+//! What is small is kept as bytes and hashed only when somebody needs the hash; hashers cost 2 KB each.
 
-use std::borrow::Cow;
+use evidence::record::{Excerpt, RequestRecord};
 
-use evidence::record::{AnswerFacts, Excerpt, RequestRecord, TokenSource, Tokens};
-use sse::{BodyFacts, ChatStream, Ending, Payload, StreamFacts};
+use crate::protocol::{Finished, Part, Protocol, StreamReader};
 
 /// Largest JSON body that is parsed; what is longer is counted and digested, not kept.
 pub const JSON_BYTES_MAX: usize = 16 << 20;
@@ -11,6 +11,8 @@ pub const JSON_BYTES_MAX: usize = 16 << 20;
 const KEPT_BYTES_MAX: usize = 16 << 20;
 const EXCERPT_HEAD_BYTES: usize = 2048;
 const EXCERPT_TAIL_BYTES: usize = 1024;
+/// Bytes that are kept as they are before a hasher takes them.
+const HASH_LATER_BYTES: usize = 1024;
 
 /// What a check needs beside facts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,97 +23,88 @@ pub struct Keep {
     pub raw: bool,
 }
 
-/// A finished answer.
-#[derive(Debug, Default)]
-pub struct Finished {
-    /// Facts for the record.
-    pub facts: AnswerFacts,
-    /// The ending of a stream.
-    pub ending: Option<Ending>,
-    /// Token counts.
-    pub tokens: Option<Tokens>,
-    /// `id` of body or stream.
-    pub id: Option<String>,
-    /// Neither content nor reasoning nor tool calls.
-    pub carries_nothing: bool,
-    /// Joined content, when asked for.
-    pub content: String,
-    /// Bytes of the body, when asked for or JSON.
-    pub raw: Vec<u8>,
-    /// The JSON body was too large to be parsed.
-    pub too_large: bool,
-}
-
 #[derive(Debug)]
 enum Reader {
-    Stream(Box<ChatStream>),
+    Stream(Box<dyn StreamReader>),
     Document { too_large: bool },
 }
 
 /// An answer while it comes.
 #[derive(Debug)]
 pub struct Answer {
+    protocol: &'static dyn Protocol,
     reader: Reader,
     keep: Keep,
     raw: Vec<u8>,
-    content: String,
-    content_chars: u64,
-    content_hash: blake3::Hasher,
+    content: ContentBuilder,
+    /// Of a stream; a document that is kept whole has its excerpt in `raw`.
     excerpt: ExcerptBuilder,
+    last_output_us: Option<u64>,
 }
 
 impl Answer {
     /// A reader for an SSE answer or for one JSON document.
     #[must_use]
-    pub fn new(stream: bool, keep: Keep) -> Self {
-        let reader = if stream {
-            Reader::Stream(Box::new(ChatStream::new()))
-        } else {
-            Reader::Document { too_large: false }
-        };
+    pub fn new(protocol: &'static dyn Protocol, stream: bool, keep: Keep) -> Self {
+        let reader =
+            if stream { Reader::Stream(protocol.stream()) } else { Reader::Document { too_large: false } };
         Self {
+            protocol,
             reader,
             keep,
             raw: Vec::new(),
-            content: String::new(),
-            content_chars: 0,
-            content_hash: blake3::Hasher::new(),
+            content: ContentBuilder { keep: keep.content, ..ContentBuilder::default() },
             excerpt: ExcerptBuilder::default(),
+            last_output_us: None,
         }
     }
 
-    /// Takes bytes that were read at `now_us` and notes in the record which parts came with them.
-    pub fn feed(&mut self, bytes: &[u8], now_us: u64, record: &mut RequestRecord) {
+    /// Takes bytes that were read at `now_us` and notes in the record which parts came with them. `on_gap` gets the
+    /// time between two events with output.
+    pub fn feed(
+        &mut self,
+        bytes: &[u8],
+        now_us: u64,
+        record: &mut RequestRecord,
+        on_gap: &mut dyn FnMut(u64),
+    ) {
         record.bytes_in += bytes.len() as u64;
         record.first_byte_us.get_or_insert(now_us);
-        self.excerpt.add(bytes);
         match &mut self.reader {
             Reader::Stream(stream) => {
+                self.excerpt.add(bytes);
                 if self.keep.raw && self.raw.len() + bytes.len() <= KEPT_BYTES_MAX {
                     self.raw.extend_from_slice(bytes);
                 }
-                let keep = self.keep.content;
-                let (chars, hash, content) =
-                    (&mut self.content_chars, &mut self.content_hash, &mut self.content);
-                stream.feed(bytes, |what, payload| {
-                    record.first_event_us.get_or_insert(now_us);
-                    if what.reasoning {
-                        record.first_reasoning_us.get_or_insert(now_us);
+                let (content, last_output_us) = (&mut self.content, &mut self.last_output_us);
+                stream.feed(bytes, &mut |part| match part {
+                    Part::Event { reasoning, output } => {
+                        record.first_event_us.get_or_insert(now_us);
+                        if reasoning {
+                            record.first_reasoning_us.get_or_insert(now_us);
+                        }
+                        if output {
+                            record.first_content_us.get_or_insert(now_us);
+                            record.last_content_us = Some(now_us);
+                        }
+                        if (reasoning || output)
+                            && let Some(last_us) = last_output_us.replace(now_us)
+                        {
+                            on_gap(now_us.saturating_sub(last_us));
+                        }
                     }
-                    if what.content || what.tool_call {
-                        record.first_content_us.get_or_insert(now_us);
-                        record.last_content_us = Some(now_us);
-                    }
-                    if let Some(payload) = payload.filter(|_| what.content) {
-                        join(payload, chars, hash, keep.then_some(&mut *content));
-                    }
+                    Part::Text(text) => content.add(text),
                 });
             }
             Reader::Document { too_large } => {
                 record.first_content_us.get_or_insert(now_us);
                 record.last_content_us = Some(now_us);
-                if *too_large || self.raw.len() + bytes.len() > JSON_BYTES_MAX {
+                if *too_large {
+                    self.excerpt.add(bytes);
+                } else if self.raw.len() + bytes.len() > JSON_BYTES_MAX {
                     *too_large = true;
+                    self.excerpt.add(&self.raw);
+                    self.excerpt.add(bytes);
                     self.raw = Vec::new();
                 } else {
                     self.raw.extend_from_slice(bytes);
@@ -124,165 +117,122 @@ impl Answer {
     #[must_use]
     pub fn events(&self) -> u64 {
         match &self.reader {
-            Reader::Stream(stream) => stream.facts().events + stream.facts().oversize_events,
+            Reader::Stream(stream) => stream.events(),
             Reader::Document { .. } => 0,
         }
     }
 
-    /// The excerpt of what came.
-    #[must_use]
-    pub fn excerpt(&self) -> Excerpt {
-        self.excerpt.finish()
-    }
-
     /// The answer has ended, `complete` when its framing says so.
     #[must_use]
-    pub fn finish(mut self, complete: bool) -> Finished {
+    pub fn finish(mut self, complete: bool) -> (Finished, ExcerptBuilder) {
+        let content = &mut self.content;
         let mut finished = match &mut self.reader {
-            Reader::Stream(stream) => of_stream(&stream.finish()),
-            Reader::Document { too_large: true } => Finished {
-                facts: AnswerFacts { json_object: Some(false), json_errors: 1, ..AnswerFacts::default() },
-                too_large: true,
-                ..Finished::default()
-            },
-            Reader::Document { .. } => {
-                // The strict check is many times faster than the lossy one, and nearly always enough.
-                let text = std::str::from_utf8(&self.raw)
-                    .map_or_else(|_| String::from_utf8_lossy(&self.raw), Cow::Borrowed);
-                let kept = self.keep.content.then_some(&mut self.content);
-                join(&Payload::parse(&text), &mut self.content_chars, &mut self.content_hash, kept);
-                of_document(&BodyFacts::of(&self.raw))
+            Reader::Stream(stream) => stream.finish(),
+            Reader::Document { too_large: true } => {
+                let mut finished = Finished { too_large: true, ..Finished::default() };
+                (finished.facts.json_object, finished.facts.json_errors) = (Some(false), 1);
+                finished
             }
+            Reader::Document { .. } => self.protocol.document(&self.raw, &mut |text| content.add(text)),
         };
         finished.facts.body_complete = complete;
-        finished.facts.content_chars = self.content_chars;
-        if self.content_chars > 0 {
-            finished.facts.content_blake3 = Some(self.content_hash.finalize().to_hex().to_string());
-        }
-        finished.content = self.content;
+        finished.facts.content_chars = content.chars;
+        finished.facts.content_blake3 =
+            (content.chars > 0).then(|| content.hash.finish().to_hex().to_string());
+        finished.content = std::mem::take(&mut content.kept);
         finished.raw = self.raw;
-        finished
+        (finished, self.excerpt)
     }
 }
 
-fn join(payload: &Payload<'_>, chars: &mut u64, hash: &mut blake3::Hasher, mut kept: Option<&mut String>) {
-    for (_, text) in payload.content() {
-        *chars += text.chars().count() as u64;
-        hash.update(text.as_bytes());
-        if let Some(kept) = &mut kept
-            && kept.len() + text.len() <= KEPT_BYTES_MAX
-        {
-            kept.push_str(text);
+/// The excerpt of a finished answer.
+#[must_use]
+pub fn excerpt(finished: &Finished, builder: &ExcerptBuilder) -> Excerpt {
+    if builder.bytes > 0 || finished.raw.is_empty() {
+        return builder.finish();
+    }
+    let mut whole = ExcerptBuilder::default();
+    whole.add(&finished.raw);
+    whole.finish()
+}
+
+/// Joined content: its length and digest, and the text when somebody asks for it.
+#[derive(Debug, Default)]
+struct ContentBuilder {
+    chars: u64,
+    hash: LateHash,
+    keep: bool,
+    kept: String,
+}
+
+impl ContentBuilder {
+    fn add(&mut self, text: &str) {
+        self.chars += text.chars().count() as u64;
+        self.hash.update(text.as_bytes());
+        if self.keep && self.kept.len() + text.len() <= KEPT_BYTES_MAX {
+            self.kept.push_str(text);
         }
     }
 }
 
-/// The word of an ending, as crate `sse` writes it.
-fn word(ending: Ending) -> Option<String> {
-    serde_json::to_value(ending).ok().and_then(|value| value.as_str().map(str::to_owned))
+/// A digest that takes the memory of a hasher only from some length on.
+#[derive(Debug)]
+enum LateHash {
+    Bytes(Vec<u8>),
+    Hasher(Box<blake3::Hasher>),
 }
 
-fn of_stream(facts: &StreamFacts) -> Finished {
-    let ending = facts.ending();
-    let usage = facts.usage.unwrap_or_default();
-    let tokens = match usage.completion_tokens {
-        Some(completion) => {
-            Some(Tokens { prompt: usage.prompt_tokens, completion, source: TokenSource::Usage })
-        }
-        None if facts.events == 0 => None,
-        None => Some(Tokens {
-            prompt: usage.prompt_tokens,
-            completion: facts.content_events + facts.reasoning_events,
-            source: TokenSource::Events,
-        }),
-    };
-    Finished {
-        facts: AnswerFacts {
-            ending: word(ending),
-            events: facts.events,
-            content_events: facts.content_events,
-            reasoning_events: facts.reasoning_events,
-            comments: facts.comments,
-            done_count: facts.done_count,
-            events_after_done: facts.events_after_done,
-            unfinished_bytes: facts.unfinished_bytes(),
-            json_errors: facts.json_errors,
-            utf8_errors: facts.utf8_errors,
-            oversize_events: facts.oversize_events,
-            shape_errors: facts.shape_errors
-                + facts.not_objects
-                + facts.choices_missing
-                + facts.usage_negative
-                + facts.usage_ill_typed,
-            id_changed: facts.foreign_id.is_some(),
-            error_message: facts.error.as_ref().map(|error| error.message.clone().unwrap_or_default()),
-            error_code: facts.error.as_ref().and_then(|error| error.code.clone()),
-            finish_reasons: facts.finish_reasons.clone(),
-            choices: u32::try_from(facts.choices.len()).unwrap_or(u32::MAX),
-            ..AnswerFacts::default()
-        },
-        ending: Some(ending),
-        tokens,
-        id: facts.id.clone(),
-        carries_nothing: facts.content_events + facts.reasoning_events + facts.tool_call_events == 0,
-        ..Finished::default()
+impl Default for LateHash {
+    fn default() -> Self {
+        Self::Bytes(Vec::new())
     }
 }
 
-fn of_document(facts: &BodyFacts) -> Finished {
-    let tokens = facts.usage.and_then(|usage| {
-        let completion = usage.completion_tokens?;
-        Some(Tokens { prompt: usage.prompt_tokens, completion, source: TokenSource::Usage })
-    });
-    let missing = facts.is_object && facts.error.is_none() && (facts.choices_missing || facts.choices == 0);
-    let shape_errors = [
-        facts.shape_error,
-        missing,
-        facts.json && !facts.is_object,
-        facts.choice_repeated,
-        facts.usage_negative,
-        facts.usage_ill_typed,
-    ];
-    Finished {
-        facts: AnswerFacts {
-            content_events: facts.content_choices,
-            reasoning_events: facts.reasoning_choices,
-            json_errors: u64::from(!facts.json),
-            utf8_errors: u64::from(!facts.valid_utf8),
-            shape_errors: shape_errors.into_iter().map(u64::from).sum(),
-            error_message: facts.error.as_ref().map(|error| error.message.clone().unwrap_or_default()),
-            error_code: facts.error.as_ref().and_then(|error| error.code.clone()),
-            finish_reasons: facts.finish_reasons.clone(),
-            choices: u32::try_from(facts.choices).unwrap_or(u32::MAX),
-            json_object: Some(facts.is_object),
-            ..AnswerFacts::default()
-        },
-        tokens,
-        id: facts.id.clone(),
-        carries_nothing: facts.content_choices + facts.reasoning_choices + facts.tool_call_choices == 0,
-        ..Finished::default()
+impl LateHash {
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Bytes(kept) if kept.len() + bytes.len() <= HASH_LATER_BYTES => {
+                kept.extend_from_slice(bytes);
+            }
+            Self::Bytes(kept) => {
+                let mut hasher = Box::new(blake3::Hasher::new());
+                hasher.update(kept).update(bytes);
+                *self = Self::Hasher(hasher);
+            }
+            Self::Hasher(hasher) => {
+                hasher.update(bytes);
+            }
+        }
+    }
+
+    fn finish(&self) -> blake3::Hash {
+        match self {
+            Self::Bytes(kept) => blake3::hash(kept),
+            Self::Hasher(hasher) => hasher.finalize(),
+        }
     }
 }
 
 /// First and last bytes, length and digest of a body of any size.
-#[derive(Debug)]
-struct ExcerptBuilder {
+#[derive(Debug, Default)]
+pub struct ExcerptBuilder {
     head: Vec<u8>,
     tail: Vec<u8>,
     bytes: u64,
-    hash: blake3::Hasher,
-}
-
-impl Default for ExcerptBuilder {
-    fn default() -> Self {
-        Self { head: Vec::new(), tail: Vec::new(), bytes: 0, hash: blake3::Hasher::new() }
-    }
+    /// From the moment on when head and tail no longer hold everything.
+    hash: Option<Box<blake3::Hasher>>,
 }
 
 impl ExcerptBuilder {
     fn add(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
-        self.hash.update(bytes);
+        if let Some(hash) = &mut self.hash {
+            hash.update(bytes);
+        } else if self.head.len() + self.tail.len() + bytes.len() > EXCERPT_HEAD_BYTES + EXCERPT_TAIL_BYTES {
+            let mut hash = Box::new(blake3::Hasher::new());
+            hash.update(&self.head).update(&self.tail).update(bytes);
+            self.hash = Some(hash);
+        }
         let (start, rest) = bytes.split_at(bytes.len().min(EXCERPT_HEAD_BYTES - self.head.len()));
         self.head.extend_from_slice(start);
         let rest = &rest[rest.len().saturating_sub(EXCERPT_TAIL_BYTES)..];
@@ -292,11 +242,15 @@ impl ExcerptBuilder {
     }
 
     fn finish(&self) -> Excerpt {
+        let hash = match &self.hash {
+            Some(hash) => hash.finalize(),
+            None => blake3::Hasher::new().update(&self.head).update(&self.tail).finalize(),
+        };
         Excerpt {
             head: String::from_utf8_lossy(&self.head).into_owned(),
             tail: String::from_utf8_lossy(&self.tail).into_owned(),
             bytes: self.bytes,
-            blake3: self.hash.finalize().to_hex().to_string(),
+            blake3: hash.to_hex().to_string(),
         }
     }
 }
@@ -304,10 +258,17 @@ impl ExcerptBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::openai_chat::OpenAiChat;
+    use evidence::record::AnswerFacts;
     use scenario::identity::RequestId;
 
     fn blank() -> RequestRecord {
         RequestRecord::blank(0, RequestId::new("s", 1, 0), true)
+    }
+
+    fn parts(answer: Answer) -> (Excerpt, AnswerFacts) {
+        let (finished, builder) = answer.finish(true);
+        (excerpt(&finished, &builder), finished.facts)
     }
 
     const STREAM: &[u8] = include_bytes!("../tests/fixtures/ok-stream.txt");
@@ -315,17 +276,17 @@ mod tests {
     #[test]
     fn a_stream_gives_the_same_facts_at_any_cut() {
         let whole = {
-            let mut answer = Answer::new(true, Keep::default());
-            answer.feed(STREAM, 5, &mut blank());
-            (answer.excerpt(), answer.finish(true).facts)
+            let mut answer = Answer::new(&OpenAiChat, true, Keep::default());
+            answer.feed(STREAM, 5, &mut blank(), &mut |_| {});
+            parts(answer)
         };
         assert_eq!(whole.1.ending.as_deref(), Some("done"));
         for cut in 0..STREAM.len() {
-            let mut answer = Answer::new(true, Keep::default());
+            let mut answer = Answer::new(&OpenAiChat, true, Keep::default());
             let mut record = blank();
-            answer.feed(&STREAM[..cut], 5, &mut record);
-            answer.feed(&STREAM[cut..], 9, &mut record);
-            assert_eq!((answer.excerpt(), answer.finish(true).facts), whole, "cut at {cut}");
+            answer.feed(&STREAM[..cut], 5, &mut record, &mut |_| {});
+            answer.feed(&STREAM[cut..], 9, &mut record, &mut |_| {});
+            assert_eq!(parts(answer), whole, "cut at {cut}");
             assert_eq!(record.bytes_in, STREAM.len() as u64);
         }
     }
@@ -348,31 +309,45 @@ mod tests {
 
     #[test]
     fn a_document_that_is_too_large_is_counted_and_not_kept() {
-        let mut answer = Answer::new(false, Keep::default());
+        let mut answer = Answer::new(&OpenAiChat, false, Keep::default());
         let mut record = blank();
         let piece = vec![b' '; 1 << 20];
         for _ in 0..20 {
-            answer.feed(&piece, 1, &mut record);
+            answer.feed(&piece, 1, &mut record, &mut |_| {});
         }
         assert_eq!(record.bytes_in, 20 << 20);
         assert_eq!(answer.raw.capacity(), 0);
-        let finished = answer.finish(true);
+        let finished = answer.finish(true).0;
         assert!(finished.too_large);
         assert_eq!(finished.facts.json_object, Some(false));
     }
 
     #[test]
     fn reasoning_and_content_have_their_own_instants() {
-        let mut answer = Answer::new(true, Keep { content: true, raw: false });
+        let mut answer = Answer::new(&OpenAiChat, true, Keep { content: true, raw: false });
         let mut record = blank();
         let event = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
-        answer.feed(event(r#"{"role":"assistant","content":""}"#).as_bytes(), 1, &mut record);
-        answer.feed(event(r#"{"reasoning_content":"hm"}"#).as_bytes(), 2, &mut record);
-        answer.feed(event(r#"{"content":"a"}"#).as_bytes(), 3, &mut record);
-        answer.feed(event(r#"{"content":"é"}"#).as_bytes(), 4, &mut record);
+        answer.feed(event(r#"{"role":"assistant","content":""}"#).as_bytes(), 1, &mut record, &mut |_| {});
+        answer.feed(event(r#"{"reasoning_content":"hm"}"#).as_bytes(), 2, &mut record, &mut |_| {});
+        answer.feed(event(r#"{"content":"a"}"#).as_bytes(), 3, &mut record, &mut |_| {});
+        answer.feed(event(r#"{"content":"é"}"#).as_bytes(), 4, &mut record, &mut |_| {});
         assert_eq!((record.first_event_us, record.first_reasoning_us), (Some(1), Some(2)));
         assert_eq!((record.first_content_us, record.last_content_us), (Some(3), Some(4)));
-        let finished = answer.finish(true);
+        let finished = answer.finish(true).0;
         assert_eq!((finished.content.as_str(), finished.facts.content_chars), ("aé", 2));
+    }
+
+    #[test]
+    fn gaps_are_between_events_with_output() {
+        let mut answer = Answer::new(&OpenAiChat, true, Keep::default());
+        let mut record = blank();
+        let event = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
+        let mut gaps = Vec::new();
+        for (at, delta) in
+            [(1, r#"{"role":"assistant"}"#), (5, r#"{"content":"a"}"#), (7, "{}"), (12, r#"{"content":"b"}"#)]
+        {
+            answer.feed(event(delta).as_bytes(), at, &mut record, &mut |gap| gaps.push(gap));
+        }
+        assert_eq!(gaps, [7]);
     }
 }

@@ -2,7 +2,7 @@
 
 use scenario::plan::PlanLine;
 
-use crate::engine::BodySource;
+use crate::engine::plan_load::BodySource;
 
 /// Bodies made from plan lines, as the scenario crate writes them.
 #[must_use]

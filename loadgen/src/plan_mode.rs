@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, Read as _};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use evidence::exit::Outcome;
 use evidence::redact::Redactor;
@@ -15,15 +15,17 @@ use tokio::task::LocalSet;
 use crate::body;
 use crate::clock::Clock;
 use crate::connection::request::{ClientKey, HeadTemplate};
-use crate::engine::{Engine, Parts};
+use crate::engine::plan_load::Parts;
+use crate::engine::plan_thread::PlanThread;
+use crate::engine::{KeepAlive, Route, Shared};
 use crate::error::LoadgenError;
-use crate::exchange::Wire;
 use crate::halt::{Halt, Reason};
 use crate::health;
 use crate::job;
 use crate::plan_source::PlanSource;
 use crate::progress::{self, Printer};
-use crate::record_writer::{RecordWriter, WriteFailed};
+use crate::protocol::openai_chat::OpenAiChat;
+use crate::record_writer::{Overflow, RecordWriter, WriteFailed};
 use crate::supervisor::{self, Command};
 use crate::target::Target;
 
@@ -51,26 +53,29 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
     let most = job.steps.iter().map(|step| step.concurrency).max().unwrap_or_default();
     health::make_room(u64::from(most))?;
     let plan = PlanSource::open(Path::new(&job.plan), job.shard)?;
-    let (writer, write_failed) = RecordWriter::open(Path::new(&job.records))?;
+    let (writer, write_failed) = RecordWriter::open(Path::new(&job.records), Overflow::Wait)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| LoadgenError::Environment(format!("the runtime can't start: {error}")))?;
     let (printer, printer_end) = Printer::start()
         .map_err(|error| LoadgenError::Environment(format!("no thread for the pipe: {error}")))?;
-    let halt = Rc::new(Halt::default());
+    let halt = Arc::new(Halt::default());
     let planned = plan.planned();
     let observer = printer.clone();
     let head = HeadTemplate::new(&target, key.as_ref());
     let redactor = Redactor::new(key.iter().map(|key| key.secret().to_owned()));
-    let engine = Rc::new(Engine::new(Parts {
-        wire: Wire::new(clock, target, head, job.limits, redactor),
+    let parts = Parts {
+        clock,
+        head: head.clone(),
         plan,
         body: body::from_plan(job.salt.clone(), job.model.clone()),
         writer,
-        halt: Rc::clone(&halt),
+        halt: Arc::clone(&halt),
         observer: Box::new(move |line| observer.progress(line)),
-    }));
+    };
+    let route = Route { target, head, protocol: &OpenAiChat, limits: job.limits, keep: KeepAlive::Reuse };
+    let engine = PlanThread::start(parts, Shared { routes: vec![route], redactor })?;
     let ready = LoadgenLine::Ready {
         v: PIPE_VERSION,
         build: BUILD_ID.to_owned(),
@@ -79,7 +84,7 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
     };
     let result = LocalSet::new().block_on(&runtime, async {
         let commands = read_commands()?;
-        drive(engine, &job, halt, printer, (commands, write_failed, ready)).await
+        drive(engine, &job, (clock, halt), printer, (commands, write_failed, ready)).await
     });
     printer_end.wait();
     result
@@ -88,9 +93,9 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
 type Inputs = (mpsc::Receiver<Command>, WriteFailed, LoadgenLine);
 
 async fn drive(
-    engine: Rc<Engine>,
+    engine: PlanThread,
     job: &LoadgenJob,
-    halt: Rc<Halt>,
+    (clock, halt): (Clock, Arc<Halt>),
     printer: Printer,
     (commands, write_failed, ready): Inputs,
 ) -> Result<Outcome, LoadgenError> {
@@ -103,7 +108,7 @@ async fn drive(
         commands: Some((commands, steps_in)),
         signals: (interrupt, terminate),
         write_failed,
-        halt: Rc::clone(&halt),
+        halt: Arc::clone(&halt),
         drain: job.limits.drain.duration(),
     }));
     printer.print(ready).await;
@@ -123,7 +128,7 @@ async fn drive(
     }
     supervisor.abort();
     let failed = supervisor.await.ok();
-    let wall_us = engine.clock().now_us();
+    let wall_us = clock.now_us();
     let (written, tally) = engine.close()?;
     result?;
     if let Some(error) = failed {
@@ -148,7 +153,7 @@ async fn drive(
 }
 
 async fn run_step(
-    engine: &Rc<Engine>,
+    engine: &PlanThread,
     job: &LoadgenJob,
     index: usize,
     next: &mut usize,

@@ -14,7 +14,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Makes the line of an index.
-pub type MakeLine = Box<dyn Fn(u64) -> PlanLine>;
+pub type MakeLine = Box<dyn Fn(u64) -> PlanLine + Send>;
 
 enum Lines {
     File { path: PathBuf, reader: BufReader<File>, buffer: Vec<u8> },

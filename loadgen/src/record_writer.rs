@@ -1,24 +1,32 @@
-//! The one writer of records: its own thread behind a bounded channel. When the disk is slower than the load,
-//! requests wait; no record is dropped while the file can be written.
+//! The one writer of records: lines are made on the thread of the load and handed over in batches to a thread that
+//! owns the file. What happens when the disk is slower than the load is a policy: wait, or drop and count.
 
-use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use evidence::record::RequestRecord;
-use tokio::sync::{mpsc, oneshot};
+use serde::Serialize;
+use tokio::sync::oneshot;
 
 use crate::error::LoadgenError;
 
-/// Records that may wait for the disk.
-const CHANNEL_RECORDS: usize = 4096;
-/// Time in which records gather for one write; well below the 200 ms within which a record must be in the file.
-const GATHER: Duration = Duration::from_millis(10);
-/// Bytes after which a write is made even while more records wait.
+/// Batches that may wait for the disk.
+const CHANNEL_BATCHES: usize = 128;
+/// Bytes after which a batch is handed over.
 const BATCH_BYTES: usize = 64 * 1024;
+/// A record is handed over at the latest after this time; a reader of the file sees it soon after.
+const GATHER_US: u64 = 20_000;
+
+/// What to do when the disk is slower than the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The load waits: no record may be missing.
+    Wait,
+    /// Records are dropped and counted: no request may be held up.
+    Drop,
+}
 
 /// What the writer did.
 #[derive(Debug, Default)]
@@ -31,12 +39,23 @@ pub struct Written {
     pub error: Option<String>,
 }
 
-/// The writer's end for requests.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    records: u64,
+}
+
+/// The writer's end for one thread of the load.
 #[derive(Debug)]
 pub struct RecordWriter {
-    sender: mpsc::Sender<Box<RequestRecord>>,
+    batch: Batch,
+    due_us: Option<u64>,
+    overflow: Overflow,
+    sender: SyncSender<Batch>,
+    empty: Receiver<Vec<u8>>,
     thread: JoinHandle<Written>,
-    waits: Cell<u64>,
+    waits: u64,
+    dropped: u64,
 }
 
 /// Resolves when the file can't be written any more.
@@ -47,165 +66,221 @@ impl RecordWriter {
     ///
     /// # Errors
     /// Environment when the file can't be opened.
-    pub fn open(path: &Path) -> Result<(Self, WriteFailed), LoadgenError> {
+    pub fn open(path: &Path, overflow: Overflow) -> Result<(Self, WriteFailed), LoadgenError> {
         let environment = |error: std::io::Error| {
             LoadgenError::Environment(format!("records file {}: {error}", path.display()))
         };
         let file = OpenOptions::new().create(true).append(true).open(path).map_err(environment)?;
-        let (sender, receiver) = mpsc::channel(CHANNEL_RECORDS);
+        let (sender, receiver) = sync_channel(CHANNEL_BATCHES);
+        let (give_back, empty) = sync_channel(CHANNEL_BATCHES);
         let (failed, write_failed) = oneshot::channel();
         let path = path.to_owned();
         let thread = std::thread::Builder::new()
             .name("records".to_owned())
             .spawn(move || {
-                Sink { path, file, batch: Vec::new(), pending: 0, written: Written::default() }
-                    .run(receiver, failed)
+                Sink { path, file, written: Written::default() }.run(&receiver, &give_back, failed)
             })
             .map_err(|error| LoadgenError::Environment(format!("no thread for the records: {error}")))?;
-        Ok((Self { sender, thread, waits: Cell::new(0) }, write_failed))
+        let batch = Batch::default();
+        let writer = Self { batch, due_us: None, overflow, sender, empty, thread, waits: 0, dropped: 0 };
+        Ok((writer, write_failed))
     }
 
-    /// Hands a record over; says whether it had to wait for room.
-    pub async fn write(&self, record: Box<RequestRecord>) -> bool {
-        match self.sender.try_send(record) {
-            Ok(()) => false,
-            Err(mpsc::error::TrySendError::Full(record)) => {
-                self.waits.set(self.waits.get() + 1);
-                // An error means that the thread is gone; `close` reports that.
-                let _ = self.sender.send(record).await;
-                true
-            }
-            Err(mpsc::error::TrySendError::Closed(_)) => false,
+    /// Adds a record; says whether the load had to wait for the disk.
+    pub fn write(&mut self, record: &impl Serialize, now_us: u64) -> bool {
+        let start = self.batch.bytes.len();
+        if serde_json::to_writer(&mut self.batch.bytes, record).is_err() {
+            // Records have text keys and finite numbers only.
+            self.batch.bytes.truncate(start);
+            self.dropped += 1;
+            return false;
+        }
+        self.batch.bytes.push(b'\n');
+        self.batch.records += 1;
+        self.due_us.get_or_insert(now_us + GATHER_US);
+        self.batch.bytes.len() >= BATCH_BYTES && self.hand_over()
+    }
+
+    /// Hands over what has gathered for long enough; gives the next instant for it.
+    pub fn tick(&mut self, now_us: u64) -> Option<u64> {
+        if self.due_us.is_some_and(|due_us| now_us >= due_us) {
+            self.hand_over();
+        }
+        self.due_us
+    }
+
+    /// Hands over everything now.
+    pub fn flush(&mut self) {
+        if self.batch.records > 0 {
+            self.hand_over();
         }
     }
 
-    /// How often a request had to wait for room.
+    fn hand_over(&mut self) -> bool {
+        self.due_us = None;
+        let bytes = self.empty.try_recv().unwrap_or_default();
+        let batch = std::mem::replace(&mut self.batch, Batch { bytes, records: 0 });
+        match self.sender.try_send(batch) {
+            Ok(()) => false,
+            Err(TrySendError::Full(batch)) if self.overflow == Overflow::Wait => {
+                self.waits += 1;
+                // An error means that the thread is gone; `close` reports that.
+                let _ = self.sender.send(batch);
+                true
+            }
+            Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) => {
+                self.dropped += batch.records;
+                false
+            }
+        }
+    }
+
+    /// How often the load had to wait for the disk.
     #[must_use]
     pub fn waits(&self) -> u64 {
-        self.waits.get()
+        self.waits
     }
 
     /// Writes what is left and ends the thread.
     ///
     /// # Errors
     /// Internal when the thread panicked.
-    pub fn close(self) -> Result<Written, LoadgenError> {
+    pub fn close(mut self) -> Result<Written, LoadgenError> {
+        if self.batch.records > 0 {
+            let batch = std::mem::take(&mut self.batch);
+            let _ = self.sender.send(batch);
+        }
         drop(self.sender);
-        self.thread.join().map_err(|_| LoadgenError::Internal("the record writer panicked".to_owned()))
+        let mut written = self
+            .thread
+            .join()
+            .map_err(|_| LoadgenError::Internal("the record writer panicked".to_owned()))?;
+        written.dropped += self.dropped;
+        Ok(written)
     }
 }
 
 struct Sink {
     path: PathBuf,
     file: File,
-    batch: Vec<u8>,
-    /// Records in the batch.
-    pending: u64,
     written: Written,
 }
 
 impl Sink {
     fn run(
         mut self,
-        mut receiver: mpsc::Receiver<Box<RequestRecord>>,
+        receiver: &Receiver<Batch>,
+        give_back: &SyncSender<Vec<u8>>,
         failed: oneshot::Sender<String>,
     ) -> Written {
         let mut failed = Some(failed);
-        while let Some(first) = receiver.blocking_recv() {
-            self.add(&first);
-            while let Ok(record) = receiver.try_recv() {
-                self.add(&record);
-            }
-            self.flush();
+        while let Ok(mut batch) = receiver.recv() {
+            self.write(&batch);
             if let Some(error) = &self.written.error
                 && let Some(failed) = failed.take()
             {
                 let _ = failed.send(error.clone());
             }
-            if !receiver.is_closed() {
-                std::thread::sleep(GATHER);
-            }
+            batch.bytes.clear();
+            let _ = give_back.try_send(batch.bytes);
         }
         self.written
     }
 
-    fn add(&mut self, record: &RequestRecord) {
-        let start = self.batch.len();
-        if let Err(error) = serde_json::to_writer(&mut self.batch, record) {
-            self.batch.truncate(start);
-            self.written.dropped += 1;
-            self.written.error.get_or_insert_with(|| format!("a record can't be serialised: {error}"));
-            return;
-        }
-        self.batch.push(b'\n');
-        self.pending += 1;
-        if self.batch.len() >= BATCH_BYTES {
-            self.flush();
-        }
-    }
-
     /// After a first error nothing more is written: a gap in the file could be taken for a whole.
-    fn flush(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        let result = if self.written.error.is_none() { self.file.write_all(&self.batch) } else { Ok(()) };
-        if let Err(error) = result {
+    fn write(&mut self, batch: &Batch) {
+        if self.written.error.is_none()
+            && let Err(error) = self.file.write_all(&batch.bytes)
+        {
             self.written.error = Some(format!("records file {}: {error}", self.path.display()));
         }
         if self.written.error.is_none() {
-            self.written.records += self.pending;
+            self.written.records += batch.records;
         } else {
-            self.written.dropped += self.pending;
+            self.written.dropped += batch.records;
         }
-        self.pending = 0;
-        self.batch.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use evidence::record::RequestRecord;
     use scenario::identity::RequestId;
 
-    fn record(index: u64) -> Box<RequestRecord> {
-        Box::new(RequestRecord::blank(index, RequestId::new("s", 1, index), false))
+    fn record(index: u64) -> RequestRecord {
+        RequestRecord::blank(index, RequestId::new("s", 1, index), false)
     }
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_burst_beyond_the_channel_waits_and_loses_nothing() {
+    #[test]
+    fn a_burst_loses_nothing_when_the_load_waits() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.jsonl");
-        let (writer, _failed) = RecordWriter::open(&path).unwrap();
-        for index in 0..20_000 {
-            writer.write(record(index)).await;
+        let (mut writer, _failed) = RecordWriter::open(&path, Overflow::Wait).unwrap();
+        for index in 0..50_000 {
+            writer.write(&record(index), 0);
         }
-        assert!(writer.waits() > 0, "the burst was larger than the channel");
         let written = writer.close().unwrap();
-        assert_eq!((written.records, written.dropped), (20_000, 0));
+        assert_eq!((written.records, written.dropped), (50_000, 0));
         let text = std::fs::read_to_string(&path).unwrap();
         let indexes = text.lines().map(|line| serde_json::from_str::<RequestRecord>(line).unwrap().index);
-        assert!(indexes.eq(0..20_000));
+        assert!(indexes.eq(0..50_000));
     }
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_full_disk_is_reported_and_counted() {
-        let (writer, failed) = RecordWriter::open(Path::new("/dev/full")).unwrap();
-        writer.write(record(0)).await;
-        let message = failed.await.unwrap();
+    #[test]
+    fn a_disk_that_stands_still_costs_records_but_no_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        // A reader that never reads: the pipe fills, then the channel, then records are dropped.
+        let reader = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+        let (mut writer, _failed) = RecordWriter::open(&fifo, Overflow::Drop).unwrap();
+        for index in 0..40_000 {
+            assert!(!writer.write(&record(index), 0), "never waits");
+        }
+        assert!(writer.dropped > 0);
+        // Ends the writer's wait.
+        let drain = std::thread::spawn(move || {
+            let mut reader = reader;
+            let mut bytes = [0; 65536];
+            while std::io::Read::read(&mut reader, &mut bytes)
+                .is_ok_and(|count| !bytes[..count].ends_with(b"!"))
+            {}
+        });
+        let written = writer.close().unwrap();
+        assert_eq!(written.records + written.dropped, 40_000);
+        std::fs::write(&fifo, b"!").unwrap();
+        drain.join().unwrap();
+    }
+
+    #[test]
+    fn a_full_disk_is_reported_and_counted() {
+        let (mut writer, failed) = RecordWriter::open(Path::new("/dev/full"), Overflow::Wait).unwrap();
+        writer.write(&record(0), 0);
+        assert_eq!(writer.tick(GATHER_US), None);
+        let message = failed.blocking_recv().unwrap();
         assert!(message.contains("/dev/full") && message.contains("No space"), "{message}");
-        writer.write(record(1)).await;
+        writer.write(&record(1), 0);
         let written = writer.close().unwrap();
         assert_eq!((written.records, written.dropped), (0, 2));
     }
 
-    #[tokio::test(flavor = "current_thread")]
-    async fn a_record_is_in_the_file_soon_without_a_close() {
+    #[test]
+    fn a_record_is_in_the_file_soon_without_a_close() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.jsonl");
-        let (writer, _failed) = RecordWriter::open(&path).unwrap();
-        writer.write(record(7)).await;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let (mut writer, _failed) = RecordWriter::open(&path, Overflow::Wait).unwrap();
+        writer.write(&record(7), 5);
+        assert_eq!(writer.tick(5), Some(5 + GATHER_US), "due later");
+        assert_eq!(writer.tick(5 + GATHER_US), None);
+        std::thread::sleep(std::time::Duration::from_millis(200));
         assert!(std::fs::read_to_string(&path).unwrap().ends_with("\n"));
         writer.close().unwrap();
     }

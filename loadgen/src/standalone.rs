@@ -2,7 +2,7 @@
 //! exactly like that of a scenario; the result is `requests.jsonl` and a summary for people.
 
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use clap::Args;
 use evidence::exit::Outcome;
@@ -21,13 +21,15 @@ use tokio::task::LocalSet;
 use crate::body;
 use crate::clock::Clock;
 use crate::connection::request::{ClientKey, HeadTemplate, KEY_VARIABLE};
-use crate::engine::{Engine, Parts};
+use crate::engine::plan_load::Parts;
+use crate::engine::plan_thread::PlanThread;
+use crate::engine::{KeepAlive, Route, Shared};
 use crate::error::LoadgenError;
-use crate::exchange::Wire;
 use crate::halt::Halt;
 use crate::health;
 use crate::plan_source::PlanSource;
-use crate::record_writer::{RecordWriter, Written};
+use crate::protocol::openai_chat::OpenAiChat;
+use crate::record_writer::{Overflow, RecordWriter, Written};
 use crate::summary;
 use crate::supervisor;
 use crate::tally::Tally;
@@ -129,26 +131,29 @@ fn try_run(flags: &Flags) -> Result<Outcome, LoadgenError> {
     let key = ClientKey::from_env()?;
     health::make_room(u64::from(flags.concurrency))?;
     let records = prepare(&flags.output)?;
-    let (writer, write_failed) = RecordWriter::open(&records)?;
+    let (writer, write_failed) = RecordWriter::open(&records, Overflow::Wait)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| LoadgenError::Environment(format!("the runtime can't start: {error}")))?;
-    let halt = Rc::new(Halt::default());
+    let halt = Arc::new(Halt::default());
     let head = HeadTemplate::new(&target, key.as_ref());
     let redactor = Redactor::new(key.iter().map(|key| key.secret().to_owned()));
     let maker = flags.clone();
-    let engine = Rc::new(Engine::new(Parts {
-        wire: Wire::new(clock, target, head, limits(flags), redactor),
+    let parts = Parts {
+        clock,
+        head: head.clone(),
         plan: PlanSource::made(
             flags.requests.unwrap_or(u64::MAX),
             Box::new(move |index| line(&maker, index)),
         ),
         body: body::from_plan(salt(&clock), flags.model.clone()),
         writer,
-        halt: Rc::clone(&halt),
+        halt: Arc::clone(&halt),
         observer: Box::new(report),
-    }));
+    };
+    let route = Route { target, head, protocol: &OpenAiChat, limits: limits(flags), keep: KeepAlive::Reuse };
+    let engine = PlanThread::start(parts, Shared { routes: vec![route], redactor })?;
     if key.is_none() {
         eprintln!("loadgen: no client key ({KEY_VARIABLE} is not set)");
     }
@@ -165,9 +170,9 @@ fn try_run(flags: &Flags) -> Result<Outcome, LoadgenError> {
 }
 
 async fn drive(
-    engine: Rc<Engine>,
+    engine: PlanThread,
     flags: &Flags,
-    halt: &Rc<Halt>,
+    halt: &Arc<Halt>,
     write_failed: crate::record_writer::WriteFailed,
 ) -> Result<(Written, Tally), LoadgenError> {
     let environment =
@@ -180,7 +185,7 @@ async fn drive(
         commands: None,
         signals,
         write_failed,
-        halt: Rc::clone(halt),
+        halt: Arc::clone(halt),
         drain: DRAIN_LIMIT.duration(),
     }));
     let step = Step { concurrency: flags.concurrency, requests: flags.requests, duration: flags.duration };

@@ -1,6 +1,6 @@
 //! Watches everything that can end a load from outside: commands, signals, the record file. One task, one place.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::Signal;
@@ -44,7 +44,7 @@ pub struct Inputs {
     /// The record file.
     pub write_failed: WriteFailed,
     /// The end of the run.
-    pub halt: Rc<Halt>,
+    pub halt: Arc<Halt>,
     /// Time for open requests after a stop.
     pub drain: Duration,
 }
@@ -92,7 +92,7 @@ async fn next(commands: &mut Option<mpsc::Receiver<Command>>) -> Command {
 }
 
 /// The first signal lets open requests end, the second one does not.
-fn on_signal(halt: &Rc<Halt>, drain: Duration, signals: &mut u32) {
+fn on_signal(halt: &Arc<Halt>, drain: Duration, signals: &mut u32) {
     *signals += 1;
     if *signals > 1 {
         halt.abort_at_once(Reason::Signal);
@@ -102,9 +102,9 @@ fn on_signal(halt: &Rc<Halt>, drain: Duration, signals: &mut u32) {
 }
 
 /// Stops, and cuts what is still open after the drain.
-fn stop(halt: &Rc<Halt>, reason: Reason, drain: Duration) {
+fn stop(halt: &Arc<Halt>, reason: Reason, drain: Duration) {
     halt.stop(reason);
-    let halt = Rc::clone(halt);
+    let halt = Arc::clone(halt);
     tokio::task::spawn_local(async move {
         tokio::time::sleep(drain).await;
         halt.abort(reason);

@@ -9,16 +9,10 @@ use std::sync::Mutex;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{JSON_BODY, SSE_BODY, SSE_HEAD, Server, chunk, good_answer, json_answer, line};
+use common::{JSON_BODY, SSE_BODY, SSE_HEAD, Server, chunk, good_answer, json_answer, line, run_lines};
 use evidence::record::{ClientClass, RequestRecord};
-use evidence::redact::Redactor;
-use loadgen::clock::Clock;
 use loadgen::connection::Connection;
-use loadgen::connection::request::HeadTemplate;
-use loadgen::connection::timeouts::Deadlines;
-use loadgen::exchange::Wire;
-use loadgen::halt::Halt;
-use loadgen::target::Target;
+use loadgen::engine::KeepAlive;
 use scenario::fault::Close;
 use scenario::model::CancelPhase;
 use scenario::pipe::LoadLimits;
@@ -28,9 +22,6 @@ use scenario::units::Micros;
 const LIMIT: Micros = Micros::from_s(5);
 
 fn exchange(server: &Server, stream: bool, point: CancelPoint) -> RequestRecord {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let target = Target::resolve(&server.url()).unwrap();
-    let head = HeadTemplate::new(&target, None);
     let limits = LoadLimits {
         connect: LIMIT,
         headers: LIMIT,
@@ -39,13 +30,10 @@ fn exchange(server: &Server, stream: bool, point: CancelPoint) -> RequestRecord 
         total: LIMIT,
         drain: LIMIT,
     };
-    let wire = Wire::new(Clock::start(), target, head, limits, Redactor::default());
     let mut line = line(0, stream);
     line.cancel = Some(point);
     let body = scenario::prompt::body(&line, "abcdefghijkl", "m");
-    let blank = RequestRecord::blank(0, line.id.clone(), stream);
-    let record = RequestRecord { planned_us: Some(0), released_us: Some(0), ..blank };
-    *runtime.block_on(wire.exchange(&line, &body, record, &Halt::default(), &mut Vec::new()))
+    *run_lines(&server.url(), vec![(line, body)], limits, KeepAlive::Reuse).remove(0).record
 }
 
 fn point(phase: CancelPhase, event: u64, after_ms: u64, close: Close) -> CancelPoint {
@@ -130,16 +118,12 @@ fn the_server_sees_where_and_how_a_client_leaves() {
 fn a_fin_stays_a_fin_although_bytes_are_unread() {
     for (close, word) in [(Close::Fin, "fin"), (Close::Rst, "rst")] {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let target = Target::resolve(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let clock = Clock::start();
-        let mut deadlines = Deadlines::new(clock, LIMIT.us());
-        let connection = runtime.block_on(Connection::open(&target, &mut deadlines)).unwrap();
+        let connection = Connection::begin(listener.local_addr().unwrap()).unwrap();
         let mut server = listener.accept().unwrap().0;
         server.write_all(&[b'x'; 30_000]).unwrap();
         // The bytes are in the client's buffer before it leaves.
         std::thread::sleep(Duration::from_millis(50));
-        runtime.block_on(async { connection.cut(close) });
+        connection.cut(close);
         server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         // Long enough for an RST that follows a FIN to be seen too.
         std::thread::sleep(Duration::from_millis(50));

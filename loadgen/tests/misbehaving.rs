@@ -7,15 +7,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{
-    JSON_BODY, Peer, SSE_BODY, SSE_HEAD, Server, chunk, good_answer, json_answer, line, sse_answer,
+    JSON_BODY, Peer, SSE_BODY, SSE_HEAD, Server, chunk, good_answer, json_answer, line, run_lines, sse_answer,
 };
 use evidence::record::{ClientClass as C, RequestRecord};
-use evidence::redact::Redactor;
-use loadgen::clock::Clock;
-use loadgen::connection::request::HeadTemplate;
-use loadgen::exchange::Wire;
-use loadgen::halt::Halt;
-use loadgen::target::Target;
+use loadgen::engine::KeepAlive;
 use scenario::pipe::LoadLimits;
 use scenario::units::Micros;
 
@@ -32,23 +27,13 @@ fn limits() -> LoadLimits {
 
 /// Sends requests one after another on one pool.
 fn exchange_all(url: &str, streams: &[bool], body_bytes: usize, limits: LoadLimits) -> Vec<RequestRecord> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let target = Target::resolve(url).unwrap();
-    let head = HeadTemplate::new(&target, None);
-    let wire = Wire::new(Clock::start(), target, head, limits, Redactor::default());
-    runtime.block_on(async {
-        let (halt, mut out, mut records) = (Halt::default(), Vec::new(), Vec::new());
-        for (index, stream) in (0..).zip(streams) {
-            let line = line(index, *stream);
-            let mut body = scenario::prompt::body(&line, "abcdefghijkl", "m");
-            body.resize(body.len().max(body_bytes), b' ');
-            let now = wire.clock.now_us();
-            let blank = RequestRecord::blank(index, line.id.clone(), *stream);
-            let record = RequestRecord { planned_us: Some(now), released_us: Some(now), ..blank };
-            records.push(*wire.exchange(&line, &body, record, &halt, &mut out).await);
-        }
-        records
-    })
+    let lines = (0..).zip(streams).map(|(index, stream)| {
+        let line = line(index, *stream);
+        let mut body = scenario::prompt::body(&line, "abcdefghijkl", "m");
+        body.resize(body.len().max(body_bytes), b' ');
+        (line, body)
+    });
+    run_lines(url, lines.collect(), limits, KeepAlive::Reuse).into_iter().map(|ended| *ended.record).collect()
 }
 
 fn exchange(server: &Server, stream: bool) -> RequestRecord {

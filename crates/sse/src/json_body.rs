@@ -56,6 +56,11 @@ pub struct BodyFacts {
 impl BodyFacts {
     /// Reads a whole body.
     pub fn of(body: &[u8]) -> Self {
+        Self::read(body, |_| {})
+    }
+
+    /// Reads a whole body and shows the parsed document, so that a caller who wants its texts parses nothing twice.
+    pub fn read(body: &[u8], on_document: impl FnOnce(&Payload<'_>)) -> Self {
         let text = String::from_utf8_lossy(body);
         let mut facts = Self {
             bytes: body.len() as u64,
@@ -63,7 +68,9 @@ impl BodyFacts {
             valid_utf8: matches!(text, Cow::Borrowed(_)),
             ..Self::default()
         };
-        match Payload::parse_document(&text) {
+        let document = Payload::parse_document(&text);
+        on_document(&document);
+        match document {
             Payload::Object(chunk) => facts.add_object(&chunk),
             Payload::NotObject => facts.json = true,
             Payload::NotJson | Payload::Done => {}

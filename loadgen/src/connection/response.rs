@@ -88,15 +88,26 @@ impl HeadReader {
         self.bytes.is_empty() && self.interim_bytes == 0
     }
 
-    /// Adds bytes; gives the head and what came after it once it is complete. Interim responses (1xx) are skipped.
+    /// Adds bytes; once the head is complete, gives it and how many of these bytes belong to it. Interim responses
+    /// (1xx) are skipped. A head that comes in one piece is not copied.
     ///
     /// # Errors
     /// [`BadHttp`] as soon as no more bytes could make it right.
-    pub fn feed(&mut self, input: &[u8]) -> Result<Option<(Head, Vec<u8>)>, BadHttp> {
+    pub fn feed(&mut self, input: &[u8]) -> Result<Option<(Head, usize)>, BadHttp> {
+        if self.is_empty() {
+            check_start(input)?;
+            if let Some(end) = find_end(input, 0).filter(|end| *end <= HEAD_BYTES_MAX) {
+                let head = parse(&input[..end])?;
+                if head.status >= 200 {
+                    return Ok(Some((head, end)));
+                }
+            }
+        }
         self.bytes.extend_from_slice(input);
         loop {
             check_start(&self.bytes)?;
-            let Some(end) = self.find_end() else {
+            let Some(end) = find_end(&self.bytes, self.searched.saturating_sub(3)) else {
+                self.searched = self.bytes.len();
                 return if self.bytes.len() + self.interim_bytes > HEAD_BYTES_MAX {
                     Err(BadHttp::HeadTooLarge)
                 } else {
@@ -114,26 +125,25 @@ impl HeadReader {
                     self.bytes.drain(..end);
                     self.searched = 0;
                 }
-                _ => return Ok(Some((parsed, self.bytes.split_off(end)))),
+                // What follows the head came with these bytes: earlier ones held no complete head.
+                _ => return Ok(Some((parsed, input.len() - (self.bytes.len() - end)))),
             }
         }
     }
+}
 
-    /// Length of the head with its blank line. Bare LF counts, as it does for httparse.
-    fn find_end(&mut self) -> Option<usize> {
-        let from = self.searched.saturating_sub(3);
-        for at in memchr::memchr_iter(b'\n', &self.bytes[from..]) {
-            let rest = &self.bytes[from + at + 1..];
-            if rest.starts_with(b"\n") {
-                return Some(from + at + 2);
-            }
-            if rest.starts_with(b"\r\n") {
-                return Some(from + at + 3);
-            }
+/// Length of the head with its blank line, searched from an offset. Bare LF counts, as it does for httparse.
+fn find_end(bytes: &[u8], from: usize) -> Option<usize> {
+    for at in memchr::memchr_iter(b'\n', &bytes[from..]) {
+        let rest = &bytes[from + at + 1..];
+        if rest.starts_with(b"\n") {
+            return Some(from + at + 2);
         }
-        self.searched = self.bytes.len();
-        None
+        if rest.starts_with(b"\r\n") {
+            return Some(from + at + 3);
+        }
     }
+    None
 }
 
 /// Fails early on what can't become HTTP/1, instead of waiting for a blank line that never comes.

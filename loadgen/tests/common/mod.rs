@@ -2,10 +2,12 @@
 #![allow(
     dead_code,
     clippy::allow_attributes,
+    clippy::unwrap_used,
     missing_docs,
     reason = "each test program uses its own part of this module"
 )]
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -13,7 +15,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use evidence::record::RequestRecord;
+use evidence::redact::Redactor;
+use loadgen::checks::Check;
+use loadgen::clock::Clock;
+use loadgen::connection::request::HeadTemplate;
+use loadgen::engine::reactor::Reactor;
+use loadgen::engine::spare::Spare;
+use loadgen::engine::{Ended, KeepAlive, Load, Next, Route, Shared, Work};
+use loadgen::halt::Halt;
+use loadgen::protocol::openai_chat::OpenAiChat;
+use loadgen::target::Target;
 use scenario::identity::RequestId;
+use scenario::pipe::LoadLimits;
 use scenario::plan::{PLAN_VERSION, PlanLine, PromptRecipe};
 
 pub const JSON_BODY: &str = include_str!("../fixtures/ok-nonstream.json");
@@ -197,4 +211,63 @@ pub fn line(index: u64, stream: bool) -> PlanLine {
         duplicate_of: None,
         checks: Vec::new(),
     }
+}
+
+/// A load that sends lines one after another.
+pub struct OneByOne {
+    head: HeadTemplate,
+    lines: VecDeque<(PlanLine, Vec<u8>)>,
+    pub ended: Vec<Ended>,
+    open: bool,
+}
+
+impl Load for OneByOne {
+    fn next(&mut self, now_us: u64, spare: &mut Spare) -> Next {
+        if self.open {
+            return Next::Blocked;
+        }
+        let Some((line, body)) = self.lines.pop_front() else { return Next::Over };
+        self.open = true;
+        let mut request = spare.take();
+        self.head.write(line.id.as_str(), &body, &mut request);
+        let blank = RequestRecord::blank(line.index, line.id, line.stream);
+        let record = RequestRecord { planned_us: Some(now_us), released_us: Some(now_us), ..blank };
+        Next::Start(Box::new(Work {
+            tag: line.index,
+            route: 0,
+            record: Box::new(record),
+            cancel: line.cancel,
+            checks: line.checks.iter().map(Check::from).collect(),
+            keep_content: false,
+            request,
+        }))
+    }
+
+    fn ended(&mut self, ended: Ended, _now_us: u64) {
+        self.open = false;
+        self.ended.push(ended);
+    }
+
+    fn event_gap(&mut self, _tag: u64, _gap_us: u64) {}
+
+    fn tick(&mut self, _now_us: u64, _sent: u64) -> Option<u64> {
+        None
+    }
+}
+
+/// Sends lines one after another over one event loop; gives everything that was seen.
+pub fn run_lines(
+    url: &str,
+    lines: Vec<(PlanLine, Vec<u8>)>,
+    limits: LoadLimits,
+    keep: KeepAlive,
+) -> Vec<Ended> {
+    let target = Target::resolve(url).unwrap();
+    let head = HeadTemplate::new(&target, None);
+    let mut load = OneByOne { head: head.clone(), lines: lines.into(), ended: Vec::new(), open: false };
+    let route = Route { target, head, protocol: &OpenAiChat, limits, keep };
+    let shared = Shared { routes: vec![route], redactor: Redactor::default() };
+    let mut reactor = Reactor::new(Clock::start(), shared, false).unwrap();
+    reactor.run(&mut load, &Halt::default());
+    load.ended
 }

@@ -68,6 +68,19 @@ pub fn parse_profile(bytes: &[u8], file: &str) -> Result<Profile, ScenarioError>
     Ok(profile)
 }
 
+/// Reads any file that people write, with the same strictness: `T` is its type, `what` names it in messages
+/// ("a scenario"). Used by programs with files of their own.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_as<T: DeserializeOwned + JsonSchema>(
+    bytes: &[u8],
+    file: &str,
+    what: &str,
+) -> Result<T, ScenarioError> {
+    read::<T>(bytes, file, what).map(|(value, _)| value)
+}
+
 fn read<T: DeserializeOwned + JsonSchema>(
     bytes: &[u8],
     file: &str,
