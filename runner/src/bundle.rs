@@ -44,6 +44,12 @@ pub fn write_all(dir: &RunDir, judged: &Judgement) -> Result<(), RunnerError> {
     Ok(())
 }
 
+/// The command that replays a failure.
+#[must_use]
+pub fn repro_command(run_id: &str, key: &str) -> String {
+    format!("runner repro {run_id} {key}")
+}
+
 /// One failure and what evidence says about it.
 struct Subject<'a> {
     failure: &'a Failure,
@@ -125,7 +131,7 @@ fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bun
         events: events(judged),
         logs,
         queries: ["logs", "metrics", "traces"].map(query).to_vec(),
-        repro: format!("runner repro {} {key}", evidence.run.run_id),
+        repro: repro_command(&evidence.run.run_id, key),
     }
 }
 

@@ -39,7 +39,7 @@ enum Command {
     /// List runs, newest first.
     List(ResultsArgs),
     /// Show one run.
-    Show(RunRef),
+    Show(ShowArgs),
     /// Look for leftovers of dead runs and remove them.
     Gc(GcArgs),
     /// Internal: the process that ends everything when the runner is gone.
@@ -95,6 +95,9 @@ struct RunArgs {
     /// Switch a named rule off, for example ghost; may be repeated.
     #[arg(long = "no-rule", value_name = "NAME")]
     rules_off: Vec<String>,
+    /// Write JUnit XML of assertions and limits to this file.
+    #[arg(long, value_name = "PATH")]
+    junit: Option<PathBuf>,
 }
 
 /// Which programs run.
@@ -142,6 +145,15 @@ pub struct RunRef {
     /// Where it is.
     #[command(flatten)]
     pub results: ResultsArgs,
+}
+
+#[derive(Debug, Args)]
+struct ShowArgs {
+    #[command(flatten)]
+    run: RunRef,
+    /// How it is written.
+    #[arg(long, value_enum, default_value_t = commands::list::Format::Text)]
+    format: commands::list::Format,
 }
 
 #[derive(Debug, Args)]
@@ -250,7 +262,7 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
     match command {
         Command::Run(args) => {
             let options = options(&args.file, &args.results, &args.stack, args.rules_off)?;
-            commands::run::run(&options, args.quiet)
+            commands::run::run(&options, args.quiet, args.junit.as_deref())
         }
         Command::Validate(file) => {
             commands::plan::validate(&file.scenario, &profiles(&file), &overrides(&file)?)
@@ -272,7 +284,7 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             bin_dir: args.stack.bin_dir,
         }),
         Command::List(args) => commands::list::list(&args.results),
-        Command::Show(run) => commands::list::show(&run.results.results, &run.run),
+        Command::Show(args) => commands::list::show(&args.run.results.results, &args.run.run, args.format),
         Command::Gc(args) => commands::gc::gc(args.dry_run),
         Command::Guard => Err(RunnerError::Internal("the guard is handled before".to_owned())),
     }

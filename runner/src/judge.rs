@@ -49,5 +49,5 @@ pub fn write(dir: &RunDir, judged: &Judgement) -> Result<(), RunnerError> {
     dir.write_json(ASSERTIONS, &judged.assertions)?;
     bundle::write_all(dir, judged)?;
     dir.write_json(SUMMARY, &judged.summary)?;
-    Ok(())
+    crate::pages::write_page(dir, judged)
 }

@@ -16,5 +16,6 @@ pub mod guard;
 pub mod input;
 pub mod judge;
 pub mod life;
+pub mod pages;
 pub mod stack;
 pub mod view;

@@ -30,13 +30,35 @@ pub fn list(results: &Path) -> Result<Outcome, RunnerError> {
     Ok(Outcome::Pass)
 }
 
-/// The summary of one run.
+/// How a run is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// The page that a run prints at its end.
+    Text,
+    /// For a pull request.
+    Markdown,
+    /// JUnit XML, as `run --junit` writes it.
+    Junit,
+}
+
+/// One run, to standard output. Text is what was written; the other forms are made from the evidence.
 ///
 /// # Errors
 /// [`RunnerError::Usage`] when there is no such run, or when it was never judged.
-pub fn show(results: &Path, name: &str) -> Result<Outcome, RunnerError> {
+pub fn show(results: &Path, name: &str, format: Format) -> Result<Outcome, RunnerError> {
     let root = find_run(results, name)?;
     let reader = RunReader::new(&root);
+    if format != Format::Text {
+        let judged = verdict::judge::judge(&reader).map_err(|none| RunnerError::Usage(none.0))?;
+        let report = crate::pages::run_report(&judged);
+        let text = match format {
+            Format::Markdown => report::run::markdown(&report),
+            _ => report::run::junit(&report),
+        };
+        // A closed pipe is no error of ours.
+        drop(std::io::stdout().lock().write_all(text.as_bytes()));
+        return Ok(Outcome::Pass);
+    }
     let unread = |what: &str| {
         RunnerError::Usage(format!("{}: no readable {what}; `runner analyze` writes it", root.display()))
     };

@@ -1,6 +1,9 @@
 //! `runner run`.
 
+use std::path::Path;
+
 use evidence::exit::Outcome;
+use evidence::rundir::RunReader;
 
 use crate::error::RunnerError;
 use crate::life::prepare::{Options, Prepared};
@@ -9,9 +12,15 @@ use crate::life::prepare::{Options, Prepared};
 ///
 /// # Errors
 /// [`RunnerError`] before the start, or when the run directory can't be used.
-pub fn run(options: &Options, quiet: bool) -> Result<Outcome, RunnerError> {
+pub fn run(options: &Options, quiet: bool, junit: Option<&Path>) -> Result<Outcome, RunnerError> {
     let prepared = Prepared::from_file(options)?;
     let finished = block_on(crate::life::run::run(prepared, quiet))??;
+    if let Some(path) = junit {
+        // From the files, like every other reading of a run, so that both say the same.
+        let judged = verdict::judge::judge(&RunReader::new(&finished.dir))
+            .map_err(|none| RunnerError::environment(none.0))?;
+        crate::pages::write_junit(path, &judged)?;
+    }
     Ok(finished.outcome)
 }
 
