@@ -76,21 +76,51 @@ pub fn cpu_us() -> u64 {
     whole_s.saturating_mul(1_000_000) + u64::try_from(time.tv_nsec).unwrap_or_default() / 1_000
 }
 
+/// Where a mock listens: one address, and ports by listener name. A listener without a port gets one from the kernel.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    ip: IpAddr,
+    ports: BTreeMap<String, u16>,
+}
+
+impl Listen {
+    /// On this address with these ports.
+    #[must_use]
+    pub fn new(ip: IpAddr, ports: Vec<(String, u16)>) -> Self {
+        Self { ip, ports: ports.into_iter().collect() }
+    }
+}
+
+impl From<IpAddr> for Listen {
+    fn from(ip: IpAddr) -> Self {
+        Self { ip, ports: BTreeMap::new() }
+    }
+}
+
+/// Reads `NAME=PORT`; names are those of the ready line and may hold colons.
+///
+/// # Errors
+/// In words, for the command line.
+pub fn named_port(text: &str) -> Result<(String, u16), String> {
+    let wrong = || format!("{text:?} is no NAME=PORT, for example grpc=4040");
+    let (name, port) = text.rsplit_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
+    Ok((name.to_owned(), port.parse().map_err(|_| wrong())?))
+}
+
 /// The listeners and tasks of a mock that serves. Dropped, it stops at once.
 #[derive(Debug)]
 pub struct Running {
     ready: BTreeMap<String, String>,
     closing: CancellationToken,
     tasks: JoinSet<()>,
-    ip: IpAddr,
+    listen: Listen,
 }
 
 impl Running {
-    /// Nothing bound yet; listeners will be on `ip` with ports chosen by the kernel. `closing` is cancelled by
-    /// [`Running::stop`].
+    /// Nothing bound yet. `closing` is cancelled by [`Running::stop`].
     #[must_use]
-    pub fn new(ip: IpAddr, closing: CancellationToken) -> Self {
-        Self { ready: BTreeMap::new(), closing, tasks: JoinSet::new(), ip }
+    pub fn new(listen: Listen, closing: CancellationToken) -> Self {
+        Self { ready: BTreeMap::new(), closing, tasks: JoinSet::new(), listen }
     }
 
     /// Bound addresses by name, as in the ready line.
@@ -104,8 +134,10 @@ impl Running {
     /// # Errors
     /// [`MockError::Io`] when the kernel refuses.
     pub async fn bind(&mut self, name: &str) -> Result<TcpListener, MockError> {
-        let io = |source| MockError::Io { what: format!("binding {name} on {}", self.ip), source };
-        let listener = TcpListener::bind(SocketAddr::new(self.ip, 0)).await.map_err(io)?;
+        let port = self.listen.ports.get(name).copied().unwrap_or_default();
+        let wanted = SocketAddr::new(self.listen.ip, port);
+        let io = |source| MockError::Io { what: format!("binding {name} on {wanted}"), source };
+        let listener = TcpListener::bind(wanted).await.map_err(io)?;
         let address = listener.local_addr().map_err(io)?;
         self.ready.insert(name.to_owned(), address.to_string());
         Ok(listener)

@@ -10,6 +10,7 @@ use crate::commands;
 use crate::error::RunnerError;
 use crate::input::{Overrides, Setting};
 use crate::life::prepare::Options;
+use crate::stack::compose::ComposeArgs;
 use crate::stack::{Choice, StackKind};
 
 /// Exit codes, printed under `--help`.
@@ -42,9 +43,36 @@ enum Command {
     Show(ShowArgs),
     /// Look for leftovers of dead runs and remove them.
     Gc(GcArgs),
+    /// Look at a Compose stack without starting it.
+    #[command(subcommand)]
+    Stack(StackCommand),
+    /// Internal: removes the containers of a run whose runner is gone.
+    #[command(name = "__reaper", hide = true)]
+    Reaper {
+        /// Lease file.
+        lease: PathBuf,
+    },
     /// Internal: the process that ends everything when the runner is gone.
     #[command(name = "__guard", hide = true)]
     Guard,
+}
+
+/// Commands about stacks.
+#[derive(Debug, Subcommand)]
+enum StackCommand {
+    /// Print what `run --stack compose` would ask of the engine, step by step, with its hash.
+    Plan(StackPlanArgs),
+}
+
+#[derive(Debug, Args)]
+struct StackPlanArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    stack: StackArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Where results are.
@@ -106,7 +134,7 @@ pub struct StackArgs {
     /// Folder with the programs; by default the folder of this one.
     #[arg(long, env = "PROOFLOAD_BIN_DIR")]
     pub bin_dir: Option<PathBuf>,
-    /// What runs: `embedded` starts child processes on loopback.
+    /// What runs: `embedded` starts child processes on loopback, `compose` containers on a local engine.
     #[arg(long, value_enum, default_value_t = StackKind::Embedded)]
     pub stack: StackKind,
     /// Personality of the reference Devshard.
@@ -116,6 +144,9 @@ pub struct StackArgs {
     #[cfg(feature = "planted-defects")]
     #[arg(long, value_parser = crate::stack::embedded::DEFECTS.map(|(name, _)| name))]
     pub defect: Option<String>,
+    /// Flags of the Compose stack.
+    #[command(flatten)]
+    pub compose: ComposeArgs,
 }
 
 impl StackArgs {
@@ -124,7 +155,12 @@ impl StackArgs {
         let defect = self.defect.clone();
         #[cfg(not(feature = "planted-defects"))]
         let defect = None;
-        Choice { stack: self.stack, personality: self.personality.clone(), defect }
+        Choice {
+            stack: self.stack,
+            personality: self.personality.clone(),
+            defect,
+            compose: self.compose.clone(),
+        }
     }
 }
 
@@ -180,6 +216,9 @@ struct GcArgs {
     /// Only say what would be removed.
     #[arg(long)]
     dry_run: bool,
+    /// Engine to look at, as a Unix socket; by default the one that `docker` would use.
+    #[arg(long, value_name = "SOCKET")]
+    engine: Option<String>,
 }
 
 /// Parses the command line and carries it out.
@@ -282,10 +321,17 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             alone: args.alone,
             times: args.times,
             bin_dir: args.stack.bin_dir,
+            compose: args.stack.compose,
         }),
         Command::List(args) => commands::list::list(&args.results),
         Command::Show(args) => commands::list::show(&args.run.results.results, &args.run.run, args.format),
-        Command::Gc(args) => commands::gc::gc(args.dry_run),
+        Command::Gc(args) => commands::gc::gc(args.dry_run, args.engine),
+        Command::Stack(StackCommand::Plan(args)) => {
+            let none = ResultsArgs { results: PathBuf::new() };
+            let options = options(&args.file, &none, &args.stack, Vec::new())?;
+            commands::stack::plan(&options, args.json)
+        }
+        Command::Reaper { lease } => commands::stack::reaper(&lease),
         Command::Guard => Err(RunnerError::Internal("the guard is handled before".to_owned())),
     }
 }

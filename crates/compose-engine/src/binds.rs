@@ -9,15 +9,18 @@ use crate::spec::{ContainerSpec, MountSpec};
 /// Bytes of all sources of one service: bind sources are configuration, not data sets.
 const COPY_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 
-/// Copies every bind source of a service under `folder` and points the mounts there.
+/// Copies every bind source of a service under `folder` and points the mounts there, except what lies in a folder of
+/// the run's own.
 ///
 /// # Errors
 /// [`ComposeError`] for a missing or oversized source.
-pub fn copy(spec: &ContainerSpec, folder: &Path) -> Result<ContainerSpec, ComposeError> {
+pub fn copy(spec: &ContainerSpec, folder: &Path, own: &[PathBuf]) -> Result<ContainerSpec, ComposeError> {
     let mut copied = spec.clone();
     let mut left = COPY_BYTES_MAX;
     for (index, mount) in copied.mounts.iter_mut().enumerate() {
-        if let MountSpec::Bind { source, .. } = mount {
+        if let MountSpec::Bind { source, .. } = mount
+            && !own.iter().any(|folder| source.starts_with(folder))
+        {
             let name = source.file_name().map_or_else(|| PathBuf::from("root"), PathBuf::from);
             let target = folder.join(&spec.service).join(index.to_string()).join(name);
             if let Some(parent) = target.parent() {
@@ -65,10 +68,12 @@ mod tests {
         std::fs::write(source.join("a"), "1").unwrap();
         let bind = MountSpec::Bind { source: source.clone(), target: "/c".into(), read_only: true };
         let spec = ContainerSpec { mounts: vec![bind], ..crate::fixture::container("web", BTreeMap::new()) };
-        let copied = copy(&spec, &root.path().join("work")).unwrap();
+        let copied = copy(&spec, &root.path().join("work"), &[]).unwrap();
         let MountSpec::Bind { source: place, .. } = &copied.mounts[0] else { panic!() };
         assert_eq!(std::fs::read_to_string(place.join("a")).unwrap(), "1");
+        let in_place = copy(&spec, &root.path().join("work"), &[root.path().to_path_buf()]).unwrap();
+        assert_eq!(in_place, spec);
         std::fs::remove_dir_all(&source).unwrap();
-        assert!(copy(&spec, &root.path().join("other")).is_err());
+        assert!(copy(&spec, &root.path().join("other"), &[]).is_err());
     }
 }

@@ -14,3 +14,10 @@ pub fn unix_ns() -> u64 {
 pub fn unix_s() -> u64 {
     unix_ns() / 1_000_000_000
 }
+
+/// Nanoseconds since 1970 of an RFC 3339 time.
+#[must_use]
+pub fn parse_ns(text: &str) -> Option<i128> {
+    let format = &time::format_description::well_known::Rfc3339;
+    time::OffsetDateTime::parse(text, format).ok().map(time::OffsetDateTime::unix_timestamp_nanos)
+}

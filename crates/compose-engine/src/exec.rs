@@ -236,7 +236,7 @@ impl<E: Engine, P: Prober> Executor<'_, E, P> {
         let image = shared.with(|up| up.images.get(&wanted.image).cloned()).unwrap_or_default();
         // Labels carry the hash of what was asked for; the copy of bind sources is this run's own affair.
         let spec = match &self.target.copies {
-            Some(folder) => binds::copy(wanted, folder)?,
+            Some(folder) => binds::copy(wanted, folder, &self.target.own)?,
             None => wanted.clone(),
         };
         let mut endpoints = Vec::new();

@@ -70,6 +70,8 @@ pub struct Target {
     pub one_shots: BTreeSet<String>,
     /// Folder that bind sources are copied to; bind sources are used in place without one.
     pub copies: Option<PathBuf>,
+    /// Folders that are the run's own: what lies in them is mounted in place.
+    pub own: Vec<PathBuf>,
 }
 
 /// A project name as Compose allows it.
@@ -123,6 +125,7 @@ impl Target {
             probes: BTreeMap::new(),
             one_shots: BTreeSet::new(),
             copies,
+            own: Vec::new(),
         };
         for (key, network) in &project.networks {
             let base = network.subnet.map(|(base, _)| u32::from(base));
@@ -196,6 +199,9 @@ impl Target {
         self.images.insert(key.to_owned(), source);
         let edges = service.depends_on.iter().filter(|(other, _)| project.services.contains_key(*other));
         self.edges.insert(key.to_owned(), edges.map(|(other, edge)| (other.clone(), *edge)).collect());
+        if let Some(probe) = &service.ready {
+            self.probes.insert(key.to_owned(), probe.clone());
+        }
         for (other, edge) in &service.depends_on {
             if edge.condition == crate::model::Condition::ServiceCompletedSuccessfully {
                 self.one_shots.insert(other.clone());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mocks::process::{MockError, read_config, until_told};
+use mocks::process::{Listen, MockError, named_port, read_config, until_told};
 use mocks::ready::print_ready;
 
 /// Command line.
@@ -15,16 +15,20 @@ struct Args {
     /// Configuration, JSON.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Address of every listener; ports are chosen by the kernel.
+    /// Address of every listener.
     #[arg(long, default_value = "127.0.0.1")]
     listen: IpAddr,
+    /// Port of a listener by its name in the ready line, repeatable; the kernel chooses the others.
+    #[arg(long = "port", value_name = "NAME=PORT", value_parser = named_port)]
+    ports: Vec<(String, u16)>,
     /// End when standard input ends.
     #[arg(long)]
     exit_with_stdin: bool,
 }
 
 async fn run(args: Args) -> Result<(), MockError> {
-    let running = mocks::dapi::start(read_config(&args.config)?, args.listen).await?;
+    let running =
+        mocks::dapi::start(read_config(&args.config)?, Listen::new(args.listen, args.ports)).await?;
     print_ready("mock-dapi", running.ready())?;
     until_told(args.exit_with_stdin).await?;
     running.stop().await;

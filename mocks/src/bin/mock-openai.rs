@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use mocks::openai::pool::LOG_MAX;
-use mocks::process::{MockError, read_config, until_told};
+use mocks::process::{Listen, MockError, named_port, read_config, until_told};
 use mocks::ready::print_ready;
 
 /// Command line.
@@ -16,19 +16,24 @@ struct Args {
     /// Configuration, JSON.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Address of every listener; ports are chosen by the kernel.
+    /// Address of every listener.
     #[arg(long, visible_alias = "listen", default_value = "127.0.0.1")]
     listen_host: IpAddr,
     /// Threads that serve.
     #[arg(long, default_value_t = 1)]
     threads: usize,
+    /// Port of a listener by its name in the ready line, repeatable; the kernel chooses the others.
+    #[arg(long = "port", value_name = "NAME=PORT", value_parser = named_port)]
+    ports: Vec<(String, u16)>,
     /// End when standard input ends.
     #[arg(long)]
     exit_with_stdin: bool,
 }
 
 async fn run(args: Args) -> Result<(), MockError> {
-    let running = mocks::openai::start(read_config(&args.config)?, LOG_MAX, args.listen_host).await?;
+    let running =
+        mocks::openai::start(read_config(&args.config)?, LOG_MAX, Listen::new(args.listen_host, args.ports))
+            .await?;
     print_ready("mock-openai", running.ready())?;
     until_told(args.exit_with_stdin).await?;
     running.stop().await;

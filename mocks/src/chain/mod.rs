@@ -14,7 +14,6 @@ pub mod state_file;
 pub mod tx;
 mod websocket;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,17 +33,21 @@ use crate::chain::shared::Shared;
 use crate::chain::state_file::{StateError, StateFile};
 use crate::clock::Clock;
 use crate::control::{self, Mock};
-use crate::process::{MockError, Running};
+use crate::process::{Listen, MockError, Running};
 
 /// Least time between two writes of the state file that only a new height asks for.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the chain with every listener on `ip`; `state` is the file that survives a restart.
+/// Starts the chain with its listeners as `listen` says; `state` is the file that survives a restart.
 ///
 /// # Errors
 /// [`MockError::Config`] for a configuration that is refused, [`MockError::Io`] for a state file
 /// that can't be used and when a listener can't be bound.
-pub async fn start(config: MockConfig, state: Option<PathBuf>, ip: IpAddr) -> Result<Running, MockError> {
+pub async fn start(
+    config: MockConfig,
+    state: Option<PathBuf>,
+    listen: impl Into<Listen>,
+) -> Result<Running, MockError> {
     let refused = |reason| MockError::Config { place: "of mock-chain".to_owned(), reason };
     let MockConfig::Chain(config) = config else {
         return Err(refused("`mock` must be \"chain\" for this program".to_owned()));
@@ -58,7 +61,7 @@ pub async fn start(config: MockConfig, state: Option<PathBuf>, ip: IpAddr) -> Re
     }
     let closing = CancellationToken::new();
     let shared = Arc::new(Shared::new(core, Clock::start(), file, closing.clone()));
-    let mut running = Running::new(ip, closing);
+    let mut running = Running::new(listen.into(), closing);
     let service = Service::new(Arc::clone(&shared));
     let services = Routes::new(QueryServer::new(service.clone()))
         .add_service(AuthServer::new(service.clone()))

@@ -11,7 +11,6 @@ pub mod policy;
 pub mod service;
 pub mod shared;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use scenario::control::{DapiCallRecord, DapiStats, Hit, MockConfig, Page};
@@ -24,13 +23,13 @@ use crate::control::{self, Mock};
 use crate::dapi::config::GATEWAY;
 use crate::dapi::service::Service;
 use crate::dapi::shared::Shared;
-use crate::process::{MockError, Running};
+use crate::process::{Listen, MockError, Running};
 
-/// Starts the allocator with every listener on `ip`.
+/// Starts the allocator with its listeners as `listen` says.
 ///
 /// # Errors
 /// [`MockError::Config`] for a configuration that is refused, [`MockError::Io`] when a listener can't be bound.
-pub async fn start(config: MockConfig, ip: IpAddr) -> Result<Running, MockError> {
+pub async fn start(config: MockConfig, listen: impl Into<Listen>) -> Result<Running, MockError> {
     let refused = |reason| MockError::Config { place: "of mock-dapi".to_owned(), reason };
     let MockConfig::Dapi(config) = config else {
         return Err(refused("`mock` must be \"dapi\" for this program".to_owned()));
@@ -39,7 +38,7 @@ pub async fn start(config: MockConfig, ip: IpAddr) -> Result<Running, MockError>
     let mut callers = config.hosts.clone();
     callers.push(GATEWAY.to_owned());
     let shared = Arc::new(Shared::new(config, Clock::start(), closing.clone()).map_err(refused)?);
-    let mut running = Running::new(ip, closing);
+    let mut running = Running::new(listen.into(), closing);
     for caller in callers {
         let service = NodeManagerServer::new(Service::new(Arc::clone(&shared), &caller));
         running.serve_grpc(&format!("grpc:{caller}"), Routes::new(service)).await?;

@@ -17,7 +17,6 @@ pub mod request;
 pub mod script;
 pub mod vocabulary;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use scenario::control::MockConfig;
@@ -32,25 +31,29 @@ use self::play::{connection_header, error_body};
 use self::pool::Pool;
 use crate::clock::Clock;
 use crate::control;
-use crate::process::{MockError, Running};
+use crate::process::{Listen, MockError, Running};
 
 /// Connections of one node at most; more wait in the kernel.
 const CONNECTIONS_MAX: usize = 16_384;
 /// Wait after a failed accept: most often file descriptors have run out, and trying at once would spin.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
-/// Starts the pool with every listener on `ip`; `log_max` entries are kept of each log ([`pool::LOG_MAX`] usually).
+/// Starts the pool with its listeners as `listen` says; `log_max` entries are kept of each log ([`pool::LOG_MAX`] usually).
 ///
 /// # Errors
 /// [`MockError::Config`] for a configuration that is refused, [`MockError::Io`] when a listener can't be bound.
-pub async fn start(config: MockConfig, log_max: usize, ip: IpAddr) -> Result<Running, MockError> {
+pub async fn start(
+    config: MockConfig,
+    log_max: usize,
+    listen: impl Into<Listen>,
+) -> Result<Running, MockError> {
     let refused = |reason| MockError::Config { place: "of mock-openai".to_owned(), reason };
     let MockConfig::Openai(config) = config else {
         return Err(refused("`mock` must be \"openai\" for this program".to_owned()));
     };
     let pool = Arc::new(Pool::new(config, log_max, Clock::start()).map_err(refused)?);
     let closing = CancellationToken::new();
-    let mut running = Running::new(ip, closing.clone());
+    let mut running = Running::new(listen.into(), closing.clone());
     for node in 0..pool.nodes() {
         let listener = running.bind(&format!("node:{}", pool.name(node))).await?;
         running.spawn(accept(Arc::clone(&pool), node, listener, closing.clone()));

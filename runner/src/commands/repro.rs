@@ -35,6 +35,8 @@ pub struct Request {
     pub times: u32,
     /// Folder with the programs.
     pub bin_dir: Option<PathBuf>,
+    /// For a run of the Compose stack.
+    pub compose: crate::stack::compose::ComposeArgs,
 }
 
 /// What fired: assertion and reason.
@@ -132,6 +134,7 @@ fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<J
             })?,
             personality: run.stack.personality.clone().unwrap_or_else(|| "intended".to_owned()),
             defect: run.stack.defect.clone(),
+            compose: request.compose.clone(),
         },
         rules_off: run.rules_off.clone(),
     };

@@ -5,9 +5,11 @@
 //! [`crate::guard::Report`]s (the guard does that for child processes), so that ends, output and restarts of all
 //! stacks arrive on the one channel.
 
+pub mod compose;
 pub mod embedded;
 pub mod launch;
 pub mod programs;
+pub mod reference;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,6 +45,8 @@ pub struct Choice {
     pub personality: String,
     /// Planted defect of a `planted-defects` build.
     pub defect: Option<String>,
+    /// Only for the Compose stack.
+    pub compose: compose::ComposeArgs,
 }
 
 /// Providers by the name of `--stack`.
@@ -50,6 +54,8 @@ pub struct Choice {
 pub enum StackKind {
     /// Child processes on loopback.
     Embedded,
+    /// Containers of a Compose project on a local engine.
+    Compose,
 }
 
 impl StackKind {
@@ -66,6 +72,7 @@ impl Choice {
     pub fn provider(&self) -> Box<dyn Provider> {
         match self.stack {
             StackKind::Embedded => Box::new(embedded::Embedded::new(self.clone())),
+            StackKind::Compose => Box::new(compose::Compose::new(self.clone())),
         }
     }
 }

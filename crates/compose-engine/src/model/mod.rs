@@ -101,6 +101,8 @@ pub struct Service {
     pub profiles: Vec<String>,
     /// Standard input stays open.
     pub stdin_open: bool,
+    /// Probe that says when it is ready (`x-ready`), for services without a health check.
+    pub ready: Option<crate::ready::Probe>,
 }
 
 /// Limits and rights of a container.

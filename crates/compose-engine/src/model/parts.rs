@@ -10,6 +10,7 @@ use super::{
     Attachment, Build, Condition, Dependency, HealthCheck, Mount, MountSource, Port, Restart, units,
 };
 use crate::error::FileError;
+use crate::ready::Probe;
 
 /// Shortest time of a health check that the engine takes.
 const HEALTH_TIME_MIN: Duration = Duration::from_millis(1);
@@ -262,6 +263,22 @@ fn test(node: &Node, what: &str) -> Read<Vec<String>> {
     match words.first().map(String::as_str) {
         Some("NONE" | "CMD" | "CMD-SHELL") => Ok(words),
         _ => Err(FileError::new(&node.at, "a list must begin with NONE, CMD or CMD-SHELL")),
+    }
+}
+
+/// `x-ready: { tcp: 80 }` or `x-ready: { http: 80, path: /healthz }`.
+pub(super) fn probe(node: &Node) -> Read<Probe> {
+    if let Some(entry) =
+        node.map("x-ready")?.iter().find(|e| !["tcp", "http", "path"].contains(&e.key.as_str()))
+    {
+        let text = format!("unknown key `{}` of x-ready; known: tcp, http, path", entry.key);
+        return Err(FileError::new(&entry.at, text));
+    }
+    let path = node.opt("path", Node::string)?;
+    match (node.opt("tcp", Node::number)?, node.opt("http", Node::number)?) {
+        (Some(port), None) => Ok(Probe::Tcp { port }),
+        (None, Some(port)) => Ok(Probe::Http { port, path: path.unwrap_or_else(|| "/".to_owned()) }),
+        _ => Err(FileError::new(&node.at, "x-ready takes one of `tcp: PORT` and `http: PORT`")),
     }
 }
 

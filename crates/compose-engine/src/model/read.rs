@@ -187,6 +187,7 @@ impl Reader<'_> {
             pull: pull.unwrap_or(missing),
             profiles: node.opt("profiles", Node::strings)?.unwrap_or_default(),
             stdin_open: node.opt("stdin_open", Node::boolean)?.unwrap_or(false),
+            ready: node.get("x-ready").map(parts::probe).transpose()?,
         })
     }
 

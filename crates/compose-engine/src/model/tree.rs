@@ -147,14 +147,19 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
+    /// The next event that is part of the data. Comments are events too when the parser is built to tell them, which
+    /// another crate of the same build may ask for.
     fn next(&mut self) -> Result<(Event<'a>, Span), FileError> {
-        match self.parser.next_event() {
-            Some(Ok(event)) => Ok(event),
-            Some(Err(error)) => {
-                let at = Place { file: Arc::clone(&self.file), line: error.marker().line().max(1) };
-                Err(FileError::new(&at, format!("this can't be read as YAML: {}", error.info())))
+        loop {
+            match self.parser.next_event() {
+                Some(Ok((event, span))) if is_data(&event) => return Ok((event, span)),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    let at = Place { file: Arc::clone(&self.file), line: error.marker().line().max(1) };
+                    return Err(FileError::new(&at, format!("this can't be read as YAML: {}", error.info())));
+                }
+                None => return Ok((Event::StreamEnd, Span::default())),
             }
-            None => Ok((Event::StreamEnd, Span::default())),
         }
     }
 
@@ -270,6 +275,22 @@ impl<'a> Builder<'a> {
     }
 }
 
+const fn is_data(event: &Event<'_>) -> bool {
+    matches!(
+        event,
+        Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(..)
+            | Event::DocumentEnd
+            | Event::Alias(_)
+            | Event::Scalar(..)
+            | Event::SequenceStart(..)
+            | Event::SequenceEnd
+            | Event::MappingStart(..)
+            | Event::MappingEnd
+    )
+}
+
 fn count(node: &Node) -> usize {
     1 + match &node.value {
         Value::List(items) => items.iter().map(count).sum(),
@@ -315,7 +336,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_know_their_lines() {
-        let root = read("a.yml", "services:\n  web:\n    image: x\n").unwrap();
+        let root = read("a.yml", "services: # all\n  web:\n    image: x # one\n").unwrap();
         let image = root.get("services").unwrap().get("web").unwrap().get("image").unwrap();
         assert_eq!((image.at.to_string(), scalar(image)), ("a.yml:3".to_owned(), "x"));
     }

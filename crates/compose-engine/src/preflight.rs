@@ -1,0 +1,110 @@
+//! What must hold before anything is made; a failure here is the machine's, never the scenario's (design compose-engine
+//! 15).
+
+use std::path::Path;
+
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::engine::{About, Engine};
+use crate::error::ComposeError;
+
+/// Difference of clocks above which time-based assertions say nothing, milliseconds.
+pub const CLOCK_DRIFT_MAX_MS: u64 = 200;
+/// Anonymous and named volumes on the engine above which it runs out of locks (report 27).
+const VOLUMES_MAX: usize = 1_500;
+
+/// What a run asks of the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// Free bytes on the engine's disk.
+    pub disk_bytes: u64,
+    /// Free inodes there.
+    pub inodes: u64,
+    /// Memory of the engine's machine.
+    pub mem_bytes: u64,
+}
+
+/// Free bytes and inodes of the file system of a folder.
+fn free(folder: &Path) -> Option<(u64, u64)> {
+    let about = rustix::fs::statvfs(folder).ok()?;
+    Some((about.f_bavail * about.f_frsize, about.f_favail))
+}
+
+/// Looks at everything and gives what is worth a warning.
+///
+/// # Errors
+/// [`ComposeError::Preflight`] naming what is short, or an engine error.
+pub async fn check<E: Engine>(
+    engine: &E,
+    needs: Needs,
+    now_unix_ns: u64,
+) -> Result<(About, Vec<String>), ComposeError> {
+    let about = engine.about().await?;
+    let mut warnings = Vec::new();
+    match free(Path::new(&about.root_dir)) {
+        Some((bytes, _)) if bytes < needs.disk_bytes => {
+            let (have, want) = (bytes >> 20, needs.disk_bytes >> 20);
+            let text = format!(
+                "{} has {have} MiB free, {want} MiB are needed; free disk or prune images",
+                about.root_dir
+            );
+            return Err(ComposeError::Preflight(text));
+        }
+        // Some file systems count no inodes and say 0 of 0.
+        Some((_, inodes)) if inodes > 0 && inodes < needs.inodes => {
+            let text = format!("{} has {inodes} inodes free, {} are needed", about.root_dir, needs.inodes);
+            return Err(ComposeError::Preflight(text));
+        }
+        Some(_) => {}
+        None => warnings.push(format!("the free space of {} can't be seen from here", about.root_dir)),
+    }
+    if about.mem_bytes < needs.mem_bytes {
+        let (have, want) = (about.mem_bytes >> 20, needs.mem_bytes >> 20);
+        return Err(ComposeError::Preflight(format!(
+            "the engine has {have} MiB of memory, {want} MiB are needed"
+        )));
+    }
+    let volumes = engine.volumes(None).await?.len();
+    if volumes > VOLUMES_MAX {
+        let text = format!(
+            "the engine holds {volumes} volumes; above {VOLUMES_MAX} it runs out of locks, prune them"
+        );
+        return Err(ComposeError::Preflight(text));
+    }
+    match drift_ms(&about.time, now_unix_ns) {
+        Some(drift) if drift > CLOCK_DRIFT_MAX_MS => {
+            warnings
+                .push(format!("the engine's clock differs by {drift} ms: times of its events prove nothing"));
+        }
+        Some(_) => {}
+        None => warnings.push("the engine's clock can't be read".to_owned()),
+    }
+    Ok((about, warnings))
+}
+
+/// Difference of the engine's clock and ours, milliseconds; the time of the call is part of it.
+#[must_use]
+pub fn drift_ms(engine_time: &str, now_unix_ns: u64) -> Option<u64> {
+    let theirs = OffsetDateTime::parse(engine_time, &Rfc3339).ok()?.unix_timestamp_nanos();
+    u64::try_from((theirs - i128::from(now_unix_ns)).abs() / 1_000_000).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::fake::Fake;
+
+    #[test]
+    fn clocks_are_compared_in_milliseconds() {
+        assert_eq!(drift_ms("1970-01-01T00:00:01.500000000Z", 1_000_000_000), Some(500));
+        assert_eq!(drift_ms("nonsense", 0), None);
+    }
+
+    #[tokio::test]
+    async fn too_little_memory_is_named() {
+        let needs = Needs { disk_bytes: 0, inodes: 0, mem_bytes: u64::MAX };
+        let error = check(&Fake::default(), needs, 0).await.unwrap_err().to_string();
+        assert!(error.contains("MiB of memory"), "{error}");
+    }
+}

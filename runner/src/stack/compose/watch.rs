@@ -1,0 +1,210 @@
+//! Following containers: their output to the run's log files, their starts and ends to the dispatcher.
+//!
+//! A log stream that ends proves nothing: inspect says whether the container has ended or the stream was cut, and in both
+//! cases the rest is read again (reports 31, 32).
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use compose_engine::clock;
+use compose_engine::engine::docker::Docker;
+use compose_engine::engine::{Attached, ContainerSeen, Engine, LogAsk, Output};
+use compose_engine::logs::{Line, Lines};
+use futures_util::StreamExt;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+
+use crate::error::RunnerError;
+use crate::guard::tree::start_ticks;
+use crate::guard::{LINE_LEN_MAX, Report};
+
+/// Wait between tries while the engine does not answer.
+const RETRY: Duration = Duration::from_millis(300);
+/// Tries before a container counts as lost.
+const TRIES_MAX: u32 = 200;
+/// How long the last lines may take after the end of a container.
+const LAST_LINES: Duration = Duration::from_secs(5);
+
+/// One followed container.
+#[derive(Debug)]
+pub(super) struct Watcher(tokio::task::JoinHandle<()>);
+
+impl Watcher {
+    /// Waits until everything is written, bounded.
+    pub(super) async fn finish(mut self) {
+        if tokio::time::timeout(LAST_LINES, &mut self.0).await.is_err() {
+            self.0.abort();
+        }
+    }
+}
+
+/// What a watcher needs.
+#[derive(Clone)]
+pub(super) struct Watched {
+    pub(super) engine: Docker,
+    pub(super) id: String,
+    pub(super) service: String,
+    pub(super) log: PathBuf,
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+/// Reports the start of a container and follows it to its end. `seen` is the look after its start.
+pub(super) async fn follow(watched: Watched, seen: &ContainerSeen) -> Watcher {
+    let pid = u32::try_from(seen.pid).unwrap_or_default();
+    let ticks = start_ticks(pid).unwrap_or_default();
+    let report = Report::Spawned { service: watched.service.clone(), pid, start_ticks: ticks };
+    drop(watched.reports.send(report).await);
+    // Lines of an earlier start are in the file already. Its end is the border, not this start: the engine notes a start
+    // only after the program may have printed.
+    let from_ns = clock::parse_ns(&seen.finished_at).unwrap_or_default().max(0);
+    Watcher(tokio::spawn(run(watched, pid, from_ns)))
+}
+
+struct Writer {
+    file: Option<File>,
+    watched: Watched,
+    /// Stamp of the last line taken, for streams that are opened again.
+    last_ns: i128,
+}
+
+impl Writer {
+    async fn take(&mut self, lines: Vec<Line>) {
+        for line in lines {
+            let at_ns = line.stamp.as_deref().and_then(clock::parse_ns).unwrap_or(self.last_ns + 1);
+            if at_ns <= self.last_ns {
+                continue;
+            }
+            self.last_ns = at_ns;
+            if let Some(file) = &mut self.file {
+                // A full disk shows in the run's own files; the container must not wait for it.
+                drop(writeln!(file, "{}", line.text));
+            }
+            if line.output == Output::Stdout {
+                let mut text = line.text;
+                text.truncate(text.floor_char_boundary(LINE_LEN_MAX));
+                let service = self.watched.service.clone();
+                drop(self.watched.reports.send(Report::Output { service, line: text }).await);
+            }
+        }
+    }
+
+    /// Reads from the last stamp on; with `follow` until the stream ends.
+    async fn read(&mut self, follow: bool) {
+        let since_unix_s = u64::try_from(self.last_ns / 1_000_000_000).unwrap_or_default();
+        let ask = LogAsk { follow, since_unix_s, tail: None };
+        let mut pieces = self.watched.engine.logs(&self.watched.id, ask);
+        let mut lines = Lines::stamped();
+        while let Some(Ok(piece)) = pieces.next().await {
+            let whole = lines.take(&piece);
+            self.take(whole).await;
+        }
+        // A line without an end is only complete when the container is: it is read again otherwise.
+        if !follow {
+            let rest = lines.rest();
+            self.take(rest).await;
+        }
+    }
+}
+
+async fn run(watched: Watched, pid: u32, from_ns: i128) {
+    let file = File::options().create(true).append(true).open(&watched.log).ok();
+    let mut writer = Writer { file, watched: watched.clone(), last_ns: from_ns };
+    let mut silent = 0;
+    loop {
+        writer.read(true).await;
+        match watched.engine.inspect(&watched.id).await {
+            Ok(seen) if seen.ended() => {
+                drop(tokio::time::timeout(LAST_LINES, writer.read(false)).await);
+                exited(&watched, pid, Some(&seen)).await;
+                return;
+            }
+            Ok(seen) if seen.up() && u32::try_from(seen.pid).unwrap_or_default() != pid => {
+                // Started again without us: its policy or somebody else did it.
+                exited(&watched, pid, None).await;
+                let report = Report::Spawned {
+                    service: watched.service.clone(),
+                    pid: u32::try_from(seen.pid).unwrap_or_default(),
+                    start_ticks: start_ticks(u32::try_from(seen.pid).unwrap_or_default()).unwrap_or_default(),
+                };
+                drop(watched.reports.send(report).await);
+                return;
+            }
+            Ok(_) => silent = 0,
+            Err(error) if error.is_not_found() => {
+                exited(&watched, pid, None).await;
+                return;
+            }
+            Err(_) => silent += 1,
+        }
+        if silent > TRIES_MAX {
+            exited(&watched, pid, None).await;
+            return;
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// The exit as the guard would tell it: 128 + n is a signal.
+async fn exited(watched: &Watched, pid: u32, seen: Option<&ContainerSeen>) {
+    let code = seen.and_then(|seen| i32::try_from(seen.exit_code).ok());
+    let signal = code.filter(|code| *code > 128).map(|code| code - 128);
+    if let (Some(seen), Ok(mut file)) = (seen, File::options().append(true).open(&watched.log))
+        && seen.oom_killed
+    {
+        drop(writeln!(file, "the container was killed for lack of memory"));
+    }
+    let code = if signal.is_some() { None } else { code };
+    let report = Report::Exited { service: watched.service.clone(), pid, code, signal };
+    drop(watched.reports.send(report).await);
+}
+
+/// Loadgen's container: its standard input stays open for commands.
+pub(super) struct Loadgen {
+    input: Pin<Box<dyn AsyncWrite + Send>>,
+}
+
+impl Loadgen {
+    /// Follows the attached streams of a container that has just been started.
+    pub(super) async fn follow(
+        watched: Watched,
+        attached: Attached,
+        seen: &ContainerSeen,
+    ) -> (Self, Watcher) {
+        let pid = u32::try_from(seen.pid).unwrap_or_default();
+        let ticks = start_ticks(pid).unwrap_or_default();
+        let service = watched.service.clone();
+        drop(watched.reports.send(Report::Spawned { service, pid, start_ticks: ticks }).await);
+        let mut output = attached.output;
+        let task = tokio::spawn(async move {
+            let file = File::options().create(true).append(true).open(&watched.log).ok();
+            let mut writer = Writer { file, watched: watched.clone(), last_ns: 0 };
+            let mut lines = Lines::default();
+            while let Some(Ok(piece)) = output.next().await {
+                let whole = lines.take(&piece);
+                writer.take(whole).await;
+            }
+            let rest = lines.rest();
+            writer.take(rest).await;
+            for _ in 0..TRIES_MAX {
+                match watched.engine.inspect(&watched.id).await {
+                    Ok(seen) if seen.ended() => return exited(&watched, pid, Some(&seen)).await,
+                    Err(error) if error.is_not_found() => break,
+                    _ => tokio::time::sleep(RETRY).await,
+                }
+            }
+            exited(&watched, pid, None).await;
+        });
+        (Self { input: attached.input }, Watcher(task))
+    }
+
+    /// Writes a line.
+    pub(super) async fn tell(&mut self, line: &str) -> Result<(), RunnerError> {
+        let text = format!("{line}\n");
+        let gone = |error: std::io::Error| RunnerError::environment(format!("writing to loadgen: {error}"));
+        self.input.write_all(text.as_bytes()).await.map_err(gone)?;
+        self.input.flush().await.map_err(gone)
+    }
+}

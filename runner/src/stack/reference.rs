@@ -1,0 +1,87 @@
+//! What every stack with the reference Devshard needs: fresh keys and the seed of the chain.
+
+use std::collections::BTreeMap;
+
+use scenario::control::{ChainConfig, ChainEscrow, ChainParticipant, basis_points};
+use scenario::model::Resolved;
+use scenario::units::Micros;
+
+use crate::clock::random_bytes;
+use crate::error::RunnerError;
+use crate::stack::embedded::MODEL;
+
+/// Balance of an escrow: far above what any committed plan can spend (contract gateway 6.8).
+const ESCROW_AMOUNT: u64 = 1_000_000_000_000;
+const TOKEN_PRICE: u64 = 100;
+const FEE_PER_NONCE: u64 = 1;
+const VOTE_THRESHOLD_FACTOR: u32 = 50;
+const CHAIN_ID: &str = "proofload-1";
+
+/// Keys of one run, fresh for each: they protect nothing beyond it and never reach a file.
+#[derive(Clone)]
+pub struct Identity {
+    /// Private key.
+    pub key_hex: String,
+    /// Address.
+    pub address: String,
+}
+
+impl Identity {
+    /// A fresh one.
+    ///
+    /// # Errors
+    /// [`RunnerError`] when the machine gives no random bytes.
+    pub fn fresh() -> Result<Self, RunnerError> {
+        let bytes: [u8; 32] = random()?;
+        let key =
+            wire::keys::PrivateKey::from_bytes(&bytes).map_err(|e| RunnerError::Internal(e.to_string()))?;
+        Ok(Self { key_hex: hex::encode(bytes), address: key.address().to_string() })
+    }
+}
+
+/// Random bytes of the machine.
+///
+/// # Errors
+/// [`RunnerError::Environment`].
+pub fn random<const N: usize>() -> Result<[u8; N], RunnerError> {
+    random_bytes().map_err(|error| RunnerError::environment(format!("reading random bytes: {error}")))
+}
+
+/// Escrows, slots and participants of a scenario; `urls` gives each participant's address on the network.
+#[must_use]
+pub fn chain_config(
+    resolved: &Resolved,
+    creator: &Identity,
+    hosts: &[Identity],
+    urls: &BTreeMap<String, String>,
+) -> ChainConfig {
+    let devshard = &resolved.scenario.devshard;
+    let slots = devshard.slots.unwrap_or(devshard.participants);
+    let slot_owner = |slot: u32| hosts[slot as usize % hosts.len()].address.clone();
+    let participant = |host: &Identity| ChainParticipant {
+        address: host.address.clone(),
+        inference_url: urls.get(&host.address).cloned().unwrap_or_default(),
+    };
+    let escrow = |id: u32| ChainEscrow {
+        id: u64::from(id),
+        creator: creator.address.clone(),
+        amount: ESCROW_AMOUNT,
+        slots: (0..slots).map(slot_owner).collect(),
+        model: MODEL.to_owned(),
+        epoch: 1,
+        token_price: TOKEN_PRICE,
+        fee_per_nonce: FEE_PER_NONCE,
+        validation_rate: basis_points(devshard.validation_rate),
+        vote_threshold_factor: VOTE_THRESHOLD_FACTOR,
+        settled: false,
+    };
+    ChainConfig {
+        v: scenario::control::CONTROL_VERSION,
+        chain_id: CHAIN_ID.to_owned(),
+        participants: hosts.iter().map(participant).collect(),
+        escrows: (1..=devshard.escrows).map(escrow).collect(),
+        epoch: 1,
+        block_interval: Micros::from_s(1),
+        rules: Vec::new(),
+    }
+}
