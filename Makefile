@@ -8,7 +8,7 @@ export PROOFLOAD_BUILD ?= $(VERSION)+$(COMMIT)
 BIN     := target/demo
 PROGRAMS := runner loadgen mock-openai mock-dapi mock-chain ref-gateway ref-host ref-router
 
-.PHONY: build demo test check bench prove clean
+.PHONY: build demo test check bench bench-load prove clean
 build:
 	$(CARGO) build --locked --profile demo -p runner -p loadgen -p mocks -p refshard --bins
 
@@ -39,6 +39,11 @@ bench: build
 	$(CARGO) run --locked --profile demo -p sse --example throughput
 	$(CARGO) run --locked --profile demo -p stats --example throughput
 	$(CARGO) run --locked --profile demo -p verdict --example evaluate
+
+## loadgen beside wrk, oha, vegeta and k6 (those that are installed), pinned and interleaved.
+bench-load:
+	$(CARGO) build --locked --profile demo -p loadgen --bin loadgen --example bench_server
+	loadgen/bench/run.sh $(BIN)
 
 ## The long proofs (hours); CI does not run them.
 prove: build

@@ -21,6 +21,8 @@ pub struct Keep {
     pub content: bool,
     /// The bytes of the body.
     pub raw: bool,
+    /// The digest of the joined content.
+    pub digest: bool,
 }
 
 #[derive(Debug)]
@@ -53,7 +55,7 @@ impl Answer {
             reader,
             keep,
             raw: Vec::new(),
-            content: ContentBuilder { keep: keep.content, ..ContentBuilder::default() },
+            content: ContentBuilder { keep: keep.content, digest: keep.digest, ..ContentBuilder::default() },
             excerpt: ExcerptBuilder::default(),
             last_output_us: None,
         }
@@ -138,7 +140,7 @@ impl Answer {
         finished.facts.body_complete = complete;
         finished.facts.content_chars = content.chars;
         finished.facts.content_blake3 =
-            (content.chars > 0).then(|| content.hash.finish().to_hex().to_string());
+            (content.chars > 0 && content.digest).then(|| content.hash.finish().to_hex().to_string());
         finished.content = std::mem::take(&mut content.kept);
         finished.raw = self.raw;
         (finished, self.excerpt)
@@ -162,13 +164,16 @@ struct ContentBuilder {
     chars: u64,
     hash: LateHash,
     keep: bool,
+    digest: bool,
     kept: String,
 }
 
 impl ContentBuilder {
     fn add(&mut self, text: &str) {
         self.chars += text.chars().count() as u64;
-        self.hash.update(text.as_bytes());
+        if self.digest {
+            self.hash.update(text.as_bytes());
+        }
         if self.keep && self.kept.len() + text.len() <= KEPT_BYTES_MAX {
             self.kept.push_str(text);
         }
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn reasoning_and_content_have_their_own_instants() {
-        let mut answer = Answer::new(&OpenAiChat, true, Keep { content: true, raw: false });
+        let mut answer = Answer::new(&OpenAiChat, true, Keep { content: true, ..Keep::default() });
         let mut record = blank();
         let event = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
         answer.feed(event(r#"{"role":"assistant","content":""}"#).as_bytes(), 1, &mut record, &mut |_| {});

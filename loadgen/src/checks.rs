@@ -17,6 +17,10 @@ pub enum Check {
     Contains(String),
     /// The joined content does not contain it.
     NotContains(String),
+    /// The body, or the content joined from it, contains this text.
+    BodyContains(String),
+    /// Neither contains it.
+    BodyLacks(String),
     /// The joined content matches.
     Regex(Regex),
     /// A place that a JSON answer must have; streams have no such place.
@@ -57,6 +61,9 @@ impl From<&scenario::model::Check> for Check {
 pub fn needs(checks: &[Check], stream: bool) -> Keep {
     checks.iter().fold(Keep::default(), |keep, check| match check {
         Check::Contains(_) | Check::NotContains(_) | Check::Regex(_) => Keep { content: true, ..keep },
+        Check::BodyContains(_) | Check::BodyLacks(_) => {
+            Keep { content: true, raw: keep.raw || stream, ..keep }
+        }
         // A JSON document is kept anyway.
         Check::JsonPointer(_) | Check::Json { .. } | Check::LogprobsAbsent(true) => {
             Keep { raw: stream, ..keep }
@@ -82,8 +89,8 @@ pub fn failed(checks: &[Check], answer: &Finished, stream: bool) -> Vec<String> 
 /// The key in the files that people write.
 fn name(check: &Check) -> &'static str {
     match check {
-        Check::Contains(_) => "contains",
-        Check::NotContains(_) => "not_contains",
+        Check::Contains(_) | Check::BodyContains(_) => "contains",
+        Check::NotContains(_) | Check::BodyLacks(_) => "not_contains",
         Check::Regex(_) => "regex",
         Check::JsonPointer(_) => "json_pointer",
         Check::Json { .. } => "json",
@@ -99,6 +106,8 @@ fn holds(check: &Check, answer: &Finished, stream: bool) -> bool {
     match check {
         Check::Contains(text) => answer.content.contains(text.as_str()),
         Check::NotContains(text) => !answer.content.contains(text.as_str()),
+        Check::BodyContains(text) => body_has(answer, text),
+        Check::BodyLacks(text) => !body_has(answer, text),
         Check::Regex(regex) => regex.is_match(&answer.content),
         // The scenario file says: non-stream only.
         Check::JsonPointer(_) if stream => true,
@@ -120,6 +129,10 @@ fn holds(check: &Check, answer: &Finished, stream: bool) -> bool {
             !given.is_empty() && given.values().all(|reason| reasons.contains(reason))
         }
     }
+}
+
+fn body_has(answer: &Finished, text: &str) -> bool {
+    answer.content.contains(text) || memchr::memmem::find(&answer.raw, text.as_bytes()).is_some()
 }
 
 /// The JSON documents of a body: itself, or the single-line data of each event.
@@ -168,6 +181,10 @@ mod tests {
             (Check::TokensMin(4), false, false),
             (Check::TokensMax(3), true, false),
             (Check::TokensMax(2), false, false),
+            (Check::BodyContains("lo wo".into()), true, true),
+            (Check::BodyContains("finish_reason".into()), true, true),
+            (Check::BodyLacks("nothing".into()), true, true),
+            (Check::BodyLacks("finish_reason".into()), false, false),
             (Check::Regex(Regex::new("^hel+o").unwrap()), true, true),
             (Check::Regex(Regex::new("^world").unwrap()), false, false),
             (

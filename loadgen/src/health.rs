@@ -4,6 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::LoadgenError;
+use crate::result::Machine;
 
 /// Descriptors beside connections: files, pipes, the runtime's own.
 const SPARE_FDS: u64 = 64;
@@ -19,14 +20,20 @@ pub struct Usage {
     pub open_fds: u64,
 }
 
+/// CPU time of the process, user and system, microseconds.
+#[must_use]
+pub fn cpu_us() -> u64 {
+    let cpu = clock_gettime(ClockId::ProcessCPUTime);
+    let part = |number: i64| u64::try_from(number).unwrap_or_default();
+    part(cpu.tv_sec) * 1_000_000 + part(cpu.tv_nsec) / 1_000
+}
+
 impl Usage {
     /// Reads the use of this moment.
     #[must_use]
     pub fn now() -> Self {
-        let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        let part = |number: i64| u64::try_from(number).unwrap_or_default();
         Self {
-            cpu_us: part(cpu.tv_sec) * 1_000_000 + part(cpu.tv_nsec) / 1_000,
+            cpu_us: cpu_us(),
             rss_bytes: resident_bytes().unwrap_or_default(),
             open_fds: std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64),
         }
@@ -40,6 +47,49 @@ fn resident_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
+/// Connections that the hard limit of open files allows.
+#[must_use]
+pub fn connections_max() -> u64 {
+    getrlimit(Resource::Nofile).maximum.map_or(u64::MAX, |maximum| maximum.saturating_sub(SPARE_FDS))
+}
+
+/// The soft limit of open files.
+#[must_use]
+pub fn fds_limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Local ports for one target address.
+#[must_use]
+pub fn local_ports() -> u64 {
+    const DEFAULT: u64 = 28_232;
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = text.split_whitespace().map_while(|end| end.parse::<u64>().ok());
+    match (ends.next(), ends.next()) {
+        (Some(low), Some(high)) if high >= low => high - low + 1,
+        _ => DEFAULT,
+    }
+}
+
+/// The machine, as far as it can be read; cores by affinity and quota.
+#[must_use]
+pub fn machine() -> Machine {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let name = rustix::system::uname();
+    Machine {
+        cpu: model.unwrap_or_default().to_owned(),
+        cores: std::thread::available_parallelism()
+            .map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1)),
+        memory_bytes: kib.unwrap_or_default() * 1024,
+        kernel: format!("{} {}", name.sysname().to_string_lossy(), name.release().to_string_lossy()),
+    }
+}
+
 /// Makes room for `connections` open at once.
 ///
 /// # Errors
@@ -48,6 +98,11 @@ pub fn make_room(connections: u64) -> Result<(), LoadgenError> {
     let needed = connections.saturating_add(SPARE_FDS);
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    // A privileged process may raise the hard limit too; where it may not, nothing has changed.
+    let raised = Rlimit { current: Some(needed), maximum: limit.maximum.max(Some(needed)) };
+    if limit.maximum.is_some() && setrlimit(Resource::Nofile, raised).is_ok() {
         return Ok(());
     }
     if limit.maximum.is_some_and(|maximum| maximum < needed) {

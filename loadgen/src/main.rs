@@ -3,16 +3,21 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use loadgen::result::{Definition, Figure, Metric};
+use loadgen::run::RunFlags;
 use loadgen::standalone::Flags;
 
-/// Sends chat requests to an LLM gateway in a closed loop and records each one.
+/// Sends chat requests to an LLM gateway and records each one.
 ///
-/// With --job it runs the plan of a runner, which commands it over standard input. Without, the flags say what to
-/// send. A client key comes in the environment variable PROOFLOAD_CLIENT_KEY; proxy variables are ignored.
+/// `run` and `search` take a profile. With --job it runs the plan of a runner, which commands it over standard input.
+/// With plain flags it runs one closed loop. A client key comes in the environment variable PROOFLOAD_CLIENT_KEY;
+/// proxy variables are ignored.
 #[derive(Debug, Parser)]
-#[command(version = scenario::build::BUILD_ID)]
+#[command(version = scenario::build::BUILD_ID, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Job file of a runner; no other flag goes with it.
     #[arg(long, value_name = "FILE", exclusive = true)]
     job: Option<PathBuf>,
@@ -20,16 +25,42 @@ struct Cli {
     flags: Option<Flags>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs a load profile.
+    Run(RunFlags),
+    /// Finds the highest concurrency or rate at which the thresholds of a profile hold.
+    Search(RunFlags),
+    /// Prints the table of all metrics.
+    Metrics,
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match (cli.job, cli.flags) {
-        (Some(job), _) => ExitCode::from(loadgen::plan_mode::run(&job)),
-        (None, Some(flags)) => ExitCode::from(loadgen::standalone::run(&flags)),
-        (None, None) => {
+    match (cli.command, cli.job, cli.flags) {
+        (Some(Command::Run(flags)), ..) => ExitCode::from(loadgen::run::run(&flags, false)),
+        (Some(Command::Search(flags)), ..) => ExitCode::from(loadgen::run::run(&flags, true)),
+        (Some(Command::Metrics), ..) => {
+            metrics();
+            ExitCode::SUCCESS
+        }
+        (None, Some(job), _) => ExitCode::from(loadgen::plan_mode::run(&job)),
+        (None, None, Some(flags)) => ExitCode::from(loadgen::standalone::run(&flags)),
+        (None, None, None) => {
             eprintln!(
-                "loadgen: give --job FILE, or --gateway-url, --model, --output and --requests or --duration"
+                "loadgen: give run PROFILE, --job FILE, or --gateway-url, --model, --output and --requests or --duration"
             );
             ExitCode::from(evidence::exit::Outcome::Usage.code())
         }
     }
+}
+
+fn metrics() {
+    let line = |row: Definition| {
+        println!("{:<20} {:<3} {} ({})", row.name, row.unit.short(), row.meaning, row.population.words());
+    };
+    println!("with percentiles:");
+    Metric::ALL.iter().for_each(|metric| line(metric.definition()));
+    println!("one number:");
+    Figure::ALL.iter().for_each(|figure| line(figure.definition()));
 }

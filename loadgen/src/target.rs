@@ -28,6 +28,19 @@ impl Target {
     /// Usage for anything but a plain `http://host[:port][/path]`, environment when the name does not resolve.
     pub fn resolve(base_url: &str) -> Result<Self, LoadgenError> {
         let (host, port, path) = take_apart(base_url)?;
+        Self::at(host, port, format!("{}{CHAT_PATH}", path.trim_end_matches('/')))
+    }
+
+    /// Reads the URL of a call; one without a path gets `default_path`.
+    ///
+    /// # Errors
+    /// As [`Target::resolve`].
+    pub fn of_call(url: &str, default_path: &str) -> Result<Self, LoadgenError> {
+        let (host, port, path) = take_apart(url)?;
+        Self::at(host, port, if path.len() <= 1 { default_path.to_owned() } else { path })
+    }
+
+    fn at(host: String, port: u16, path: String) -> Result<Self, LoadgenError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let addresses: Vec<SocketAddr> = (bare, port)
             .to_socket_addrs()
@@ -43,7 +56,7 @@ impl Target {
     }
 }
 
-/// Host, port and chat path of a base URL.
+/// Host, port and path of a URL.
 fn take_apart(base_url: &str) -> Result<(String, u16, String), LoadgenError> {
     let bad = |why: &str| {
         // A password in a URL must not reach the terminal, so the URL is shown without its user part.
@@ -77,8 +90,7 @@ fn take_apart(base_url: &str) -> Result<(String, u16, String), LoadgenError> {
         (Some(port), _) => port,
         (None, false) => HTTP_PORT,
     };
-    let path = format!("{}{CHAT_PATH}", uri.path().trim_end_matches('/'));
-    Ok((authority.host().to_owned(), port, path))
+    Ok((authority.host().to_owned(), port, uri.path().to_owned()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The bytes of a request: one head and one body in one buffer, so that they leave in one write.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Write as _;
 
@@ -10,6 +11,10 @@ use crate::target::Target;
 
 /// Environment variable with the client key.
 pub const KEY_VARIABLE: &str = "PROOFLOAD_CLIENT_KEY";
+
+/// Headers that decide about framing and connection, and are never a profile's.
+const RESERVED: &[&str] =
+    &["host", "content-length", "transfer-encoding", "connection", "content-type", "upgrade"];
 
 /// A client key; it goes into the `Authorization` header and nowhere else.
 #[derive(Clone)]
@@ -86,6 +91,53 @@ impl HeadTemplate {
             common.push_str("\r\n");
         }
         Self { common: common.into_bytes() }
+    }
+
+    /// The template of a profile's route: its own headers, and one for the key unless they name it already.
+    ///
+    /// # Errors
+    /// Usage when a name or value can't stand in a head; the message shows no value.
+    pub fn of_profile(
+        target: &Target,
+        headers: &BTreeMap<String, String>,
+        key: Option<(&str, &str, &ClientKey)>,
+    ) -> Result<Self, LoadgenError> {
+        let mut template = Self::new(target, None);
+        for (name, value) in headers {
+            let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            if name.is_empty() || !name.bytes().all(token) {
+                return Err(LoadgenError::Usage(format!("{name:?} is no header name")));
+            }
+            if RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
+                return Err(LoadgenError::Usage(format!("header {name:?} is written by loadgen itself")));
+            }
+            if !value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte)) {
+                return Err(LoadgenError::Usage(format!(
+                    "the value of header {name:?} can't stand in a head"
+                )));
+            }
+            template.common.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        }
+        if let Some((name, prefix, key)) = key
+            && !headers.keys().any(|given| given.eq_ignore_ascii_case(name))
+        {
+            template.common.extend_from_slice(format!("{name}: {prefix}{}\r\n", key.0).as_bytes());
+        }
+        Ok(template)
+    }
+
+    /// The whole request with another id header, or none.
+    pub fn write_as(&self, id: Option<(&str, &str)>, body: &[u8], out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&self.common);
+        if let Some((name, value)) = id {
+            for part in [name, ": ", value, "\r\n"] {
+                out.extend_from_slice(part.as_bytes());
+            }
+        }
+        let head = write!(out, "Content-Length: {}\r\n\r\n", body.len());
+        debug_assert!(head.is_ok(), "a write into memory cannot fail");
+        out.extend_from_slice(body);
     }
 
     /// The whole request. `X-Request-Id` carries our id, which the gateway replaces (contract gateway 3.1).

@@ -186,6 +186,7 @@ impl Exchange {
         record.retry_after = head.retry_after;
         let mut keep = checks::needs(&self.work.checks, stream);
         keep.content |= self.work.keep_content;
+        keep.digest = self.work.digest;
         self.answer = Some(Answer::new(route.protocol, stream, keep));
         self.all_sent &= head.keep_alive;
         self.reading = Reading::Body(head.framing);

@@ -1,13 +1,20 @@
 //! The engine: one event loop a thread that makes connections, sends at planned instants and reads answers
 //! ([`reactor`]); what is sent when comes from a [`Load`], of which each mode has one.
 
+pub mod arrivals;
+pub mod conversation;
 pub mod exchange;
+pub mod live;
+pub mod measure;
 pub mod plan_load;
 pub mod plan_thread;
 pub mod poller;
+pub mod profile_load;
 pub mod reactor;
 pub mod slab;
 pub mod spare;
+pub mod stage;
+pub mod turn_record;
 
 use std::sync::Arc;
 
@@ -62,6 +69,8 @@ pub struct Work {
     pub checks: Arc<[Check]>,
     /// The joined content is wanted (it goes into the next turn).
     pub keep_content: bool,
+    /// The digest of the joined content goes into the record.
+    pub digest: bool,
     /// Head and body.
     pub request: Vec<u8>,
 }

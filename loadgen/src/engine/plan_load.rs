@@ -241,6 +241,7 @@ impl Load for PlanLoad {
             cancel: line.cancel,
             checks: line.checks.iter().map(Check::from).collect::<Arc<[Check]>>(),
             keep_content: false,
+            digest: true,
             request,
         }))
     }

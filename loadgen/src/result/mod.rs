@@ -20,7 +20,7 @@ pub const RESULT_VERSION: u32 = 1;
 /// First width of the windows over time.
 pub const WINDOW_US: u64 = 1_000_000;
 /// Most windows over time; above it their width doubles.
-pub const WINDOWS_MAX: usize = 600;
+pub const WINDOWS_MAX: usize = 120;
 
 /// Everything that a load run found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

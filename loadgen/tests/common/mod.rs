@@ -239,6 +239,7 @@ impl Load for OneByOne {
             cancel: line.cancel,
             checks: line.checks.iter().map(Check::from).collect(),
             keep_content: false,
+            digest: true,
             request,
         }))
     }

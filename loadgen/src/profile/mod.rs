@@ -1,0 +1,9 @@
+//! Profiles: the file ([`model`]), what it means ([`resolve`]), and what is said in a conversation ([`content`]).
+
+pub mod content;
+pub mod model;
+pub mod resolve;
+pub mod thresholds;
+pub mod weights;
+
+pub use resolve::{Resolved, resolve};

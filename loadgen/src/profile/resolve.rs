@@ -1,0 +1,659 @@
+//! What a profile means: defaults laid under scenarios, every rule checked, quantities in one unit.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use regex::Regex;
+use scenario::identity::valid_name;
+use scenario::pipe::LoadLimits;
+use scenario::plan::CancelPoint;
+use scenario::units::{Micros, Ppb};
+use serde_json::{Map, Value};
+use stats::{PerSecond, RateCurve};
+
+use super::model::{
+    Arrival, CacheMode, Cancel, Checks, Content, ContentMode, HealthLimits, InflightPolicy, Number, Profile,
+    Scenario, SearchOf, Slo, Stage, Turns,
+};
+use super::thresholds::{self, Rule};
+use crate::checks::Check;
+use crate::error::LoadgenError;
+use crate::protocol::{self, Protocol};
+use crate::result::StageLoad;
+
+/// In-flight bound of an open loop when none is given.
+pub const INFLIGHT_DEFAULT: u64 = 50_000;
+/// Most users of a closed loop.
+const CONCURRENCY_MAX: u64 = 1_000_000;
+const TURNS_MAX: u32 = 1_000;
+/// Lines of a data set or trace that are kept.
+const LINES_MAX: usize = 2_000_000;
+
+/// Texts of a scenario.
+#[derive(Clone, Debug)]
+pub enum Text {
+    /// Drawn from a list.
+    Pool(Vec<String>),
+    /// In order.
+    Scripted(Vec<String>),
+    /// Made to a size.
+    Sized {
+        /// Tokens.
+        tokens: u32,
+        /// The same text each time.
+        same: bool,
+    },
+    /// Lines of a file.
+    Dataset(Vec<String>),
+}
+
+/// A scenario with everything laid over its defaults.
+#[derive(Clone, Debug)]
+pub struct ScenarioPlan {
+    /// Name.
+    pub name: String,
+    /// Share.
+    pub weight: u64,
+    /// Turns, both ends included.
+    pub turns: (u32, u32),
+    /// Texts.
+    pub text: Text,
+    /// Checks.
+    pub checks: Arc<[Check]>,
+    /// Share and point of clients that leave.
+    pub cancel: Option<(Ppb, CancelPoint)>,
+    /// Wire format.
+    pub protocol: &'static dyn Protocol,
+    /// URL.
+    pub target: String,
+    /// Headers.
+    pub headers: BTreeMap<String, String>,
+    /// Model.
+    pub model: String,
+    /// Output tokens asked for.
+    pub max_tokens: u32,
+    /// SSE or one document.
+    pub stream: bool,
+    /// System prompt.
+    pub system: Option<String>,
+    /// Further fields.
+    pub body: Map<String, Value>,
+}
+
+/// One arrival of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceArrival {
+    /// From the start of the stage, microseconds.
+    pub at_us: u64,
+    /// Scenario, when the trace names one.
+    pub scenario: Option<usize>,
+}
+
+/// When a stage starts conversations.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Users, one conversation each at a time.
+    Closed {
+        /// At the start.
+        from: u64,
+        /// After the ramp.
+        to: u64,
+        /// Length of the ramp.
+        ramp_us: u64,
+    },
+    /// Arrivals by rate.
+    Open {
+        /// The rate.
+        curve: RateCurve,
+        /// Exponential gaps.
+        poisson: bool,
+    },
+    /// Arrivals of a trace, ascending.
+    Replay(Arc<[TraceArrival]>),
+}
+
+/// A stage.
+#[derive(Clone, Debug)]
+pub struct StagePlan {
+    /// Name.
+    pub name: Option<String>,
+    /// When it starts conversations.
+    pub kind: Kind,
+    /// For reports.
+    pub load: StageLoad,
+    /// Length; `None` = until its conversations are started.
+    pub duration_us: Option<u64>,
+    /// Conversations of a closed loop.
+    pub requests: Option<u64>,
+    /// Not in the steady figures, from the start: warm-up and ramp.
+    pub warmup_us: u64,
+    /// Not in the steady figures, before the end.
+    pub cooldown_us: u64,
+}
+
+/// A checked profile.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// Name.
+    pub name: String,
+    /// Seed.
+    pub seed: u64,
+    /// Stages.
+    pub stages: Vec<StagePlan>,
+    /// Scenarios, at least one.
+    pub scenarios: Vec<ScenarioPlan>,
+    /// Time between progress lines.
+    pub live_us: Option<u64>,
+    /// In-flight bound of an open loop.
+    pub inflight_max: u64,
+    /// This machine can't hold what was asked for; reaching the lowered bound makes the run invalid.
+    pub inflight_lowered: bool,
+    /// Arrivals above it are dropped.
+    pub drop_above: bool,
+    /// A marker stands in front of the first user message.
+    pub marker: bool,
+    /// Header with the conversation id.
+    pub id_header: Option<String>,
+    /// Limits.
+    pub rules: Vec<Rule>,
+    /// Stop after the first stage that breaks one.
+    pub abort_on_fail: bool,
+    /// Look inside a stage too.
+    pub abort_within_us: Option<u64>,
+    /// Goodput limits.
+    pub slo: Option<Slo>,
+    /// Limits of the generator.
+    pub health: HealthLimits,
+    /// Time limits.
+    pub limits: LoadLimits,
+    /// Requests a connection carries.
+    pub requests_per_connection: Option<u64>,
+    /// Threads.
+    pub threads: u32,
+    /// Spinning.
+    pub spin: bool,
+    /// Price of a million prompt and of a million completion tokens, 10⁻⁹ of the currency.
+    pub prices_nano: Option<(u64, u64)>,
+    /// Age of a waiting arrival that stops the stage.
+    pub oversaturation_us: Option<u64>,
+    /// Search.
+    pub search: Option<super::model::Search>,
+    /// Digest of what is sent and when.
+    pub plan_digest: String,
+}
+
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn add(&mut self, text: impl Into<String>) {
+        self.0.push(text.into());
+    }
+}
+
+/// Checks a profile; files that it names are looked for beside `folder`.
+///
+/// # Errors
+/// Usage, with every rule that is broken.
+pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenError> {
+    let mut problems = Problems(Vec::new());
+    let scenarios = scenarios(profile, folder, &mut problems);
+    let stages = stages(profile, folder, &scenarios, &mut problems);
+    let rules = thresholds::rules(&profile.thresholds, &scenarios, stages.len()).unwrap_or_else(|bad| {
+        problems.0.extend(bad);
+        Vec::new()
+    });
+    let name = profile.name.clone().unwrap_or_else(|| "load".to_owned());
+    if !valid_name(&name) {
+        problems.add(format!("name {name:?} is not [a-z0-9-], at most 40 characters"));
+    }
+    if profile.connections.threads == 0 || profile.connections.requests_per_connection == Some(0) {
+        problems.add("connections: threads and requests_per_connection are at least 1");
+    }
+    if profile.openloop_max_inflight == Some(0) {
+        problems.add("openloop_max_inflight is 0; nothing could be sent");
+    }
+    let prices_nano = profile.prices.as_ref().and_then(|prices| {
+        let read = |number: &Number| number.nano();
+        let both = read(&prices.prompt_per_million).zip(read(&prices.completion_per_million));
+        if both.is_none() {
+            problems.add("prices: write decimals such as 0.25");
+        }
+        both
+    });
+    let limits = &profile.limits;
+    let limits = LoadLimits {
+        connect: limits.connect,
+        headers: limits.headers,
+        first_byte: limits.first_byte,
+        idle: limits.idle,
+        total: limits.total,
+        drain: limits.drain,
+    };
+    if [limits.connect, limits.headers, limits.first_byte, limits.idle, limits.total].contains(&Micros::ZERO)
+    {
+        problems.add("limits: a limit of 0 lets no request succeed");
+    }
+    if !problems.0.is_empty() {
+        return Err(LoadgenError::Usage(problems.0.join("\n")));
+    }
+    let header = profile.correlation.header.clone().filter(|header| !header.is_empty());
+    Ok(Resolved {
+        name,
+        seed: profile.seed.unwrap_or(42),
+        stages,
+        scenarios,
+        live_us: match profile.live_interval {
+            Some(interval) => Some(interval.0.us()).filter(|us| *us > 0),
+            None => Some(10_000_000),
+        },
+        inflight_max: profile.openloop_max_inflight.unwrap_or(INFLIGHT_DEFAULT),
+        inflight_lowered: false,
+        drop_above: profile.inflight_policy == InflightPolicy::Drop,
+        marker: profile.cache_mode == CacheMode::Bust && profile.correlation.uuid_in_prompt,
+        id_header: header,
+        rules,
+        abort_on_fail: profile.thresholds.abort_on_fail,
+        abort_within_us: profile.thresholds.abort_within.map(Micros::us),
+        slo: profile.slo.clone(),
+        health: profile.health.clone(),
+        limits,
+        requests_per_connection: profile.connections.requests_per_connection,
+        threads: profile.connections.threads,
+        spin: profile.connections.spin,
+        prices_nano,
+        oversaturation_us: profile.oversaturation.map(Micros::us),
+        search: profile.search.clone(),
+        plan_digest: digest(profile),
+    })
+}
+
+/// Digest of what is sent and when, not of where it goes, who asks and how it is judged.
+fn digest(profile: &Profile) -> String {
+    let mut plan = profile.clone();
+    plan.name = None;
+    plan.thresholds = super::model::Thresholds::default();
+    plan.health = HealthLimits::default();
+    plan.slo = None;
+    plan.live_interval = None;
+    plan.defaults.target = None;
+    plan.defaults.headers.clear();
+    for scenario in &mut plan.scenarios {
+        scenario.target = None;
+        scenario.headers.clear();
+    }
+    let text = serde_json::to_vec(&plan).expect("a profile has text keys and no floats");
+    blake3::hash(&text).to_hex().to_string()
+}
+
+fn scenarios(profile: &Profile, folder: &Path, problems: &mut Problems) -> Vec<ScenarioPlan> {
+    let implicit = [Scenario { name: "default".to_owned(), ..Scenario::default() }];
+    let given = if profile.scenarios.is_empty() { &implicit[..] } else { &profile.scenarios };
+    let mut names = std::collections::BTreeSet::new();
+    given
+        .iter()
+        .enumerate()
+        .filter_map(|(place, scenario)| {
+            let at = format!("scenarios[{place}] {:?}", scenario.name);
+            if scenario.name.is_empty() || !names.insert(&scenario.name) {
+                problems.add(format!("{at}: a name is needed, and each only once"));
+            }
+            one_scenario(profile, scenario, folder, &at, problems)
+        })
+        .collect()
+}
+
+fn one_scenario(
+    profile: &Profile,
+    scenario: &Scenario,
+    folder: &Path,
+    at: &str,
+    problems: &mut Problems,
+) -> Option<ScenarioPlan> {
+    let defaults = &profile.defaults;
+    let word = scenario.protocol.as_ref().or(defaults.protocol.as_ref());
+    let word = word.map_or("openai-chat", String::as_str);
+    let Some(protocol) = protocol::find(word) else {
+        let known: Vec<&str> = protocol::ALL.iter().map(|protocol| protocol.name()).collect();
+        problems.add(format!("{at}: protocol {word:?} is not known; known are {}", known.join(", ")));
+        return None;
+    };
+    let target = scenario.target.clone().or_else(|| defaults.target.clone());
+    if target.is_none() {
+        problems.add(format!("{at}: no target; give it in defaults, in the scenario or with --target"));
+    }
+    let model = scenario.model.clone().or_else(|| defaults.model.clone());
+    if model.is_none() {
+        problems.add(format!("{at}: no model; give it in defaults, in the scenario or with --model"));
+    }
+    let turns = match scenario.turns.unwrap_or(Turns::Fixed(1)) {
+        Turns::Fixed(turns) => (turns, turns),
+        Turns::Range { min, max } => (min, max),
+    };
+    if turns.0 == 0 || turns.0 > turns.1 || turns.1 > TURNS_MAX {
+        problems.add(format!("{at}: turns are 1 to {TURNS_MAX}, and min is not above max"));
+    }
+    let weight = scenario.weight.unwrap_or(1);
+    if !(1..=1_000_000).contains(&weight) {
+        problems.add(format!("{at}: a weight is 1 to 1000000"));
+    }
+    let mut headers = defaults.headers.clone();
+    headers.extend(scenario.headers.clone());
+    let mut body = defaults.body.clone().unwrap_or_default().0;
+    body.extend(scenario.body.clone().unwrap_or_default().0);
+    let text = text(scenario.content.as_ref(), profile.reuse_body, folder, at, problems);
+    Some(ScenarioPlan {
+        name: scenario.name.clone(),
+        weight,
+        turns,
+        text: text?,
+        checks: checks(&scenario.checks, at, problems),
+        cancel: scenario.cancel.as_ref().map(cancel),
+        protocol,
+        target: target?,
+        headers,
+        model: model?,
+        max_tokens: scenario.max_tokens.or(defaults.max_tokens).unwrap_or(64),
+        stream: scenario.stream.or(defaults.stream).unwrap_or_default(),
+        system: scenario.system.clone().or_else(|| defaults.system.clone()),
+        body,
+    })
+}
+
+fn cancel(cancel: &Cancel) -> (Ppb, CancelPoint) {
+    let point = CancelPoint {
+        phase: cancel.phase,
+        event: cancel.event.unwrap_or_default(),
+        after: cancel.after.unwrap_or_default(),
+        close: cancel.close,
+    };
+    (cancel.share, point)
+}
+
+fn checks(given: &Checks, at: &str, problems: &mut Problems) -> Arc<[Check]> {
+    let mut checks: Vec<Check> = given.contains.iter().cloned().map(Check::BodyContains).collect();
+    checks.extend(given.not_contains.iter().cloned().map(Check::BodyLacks));
+    for text in &given.regex {
+        match Regex::new(text) {
+            Ok(regex) => checks.push(Check::Regex(regex)),
+            Err(error) => problems.add(format!("{at}: checks.regex {text:?}: {error}")),
+        }
+    }
+    for (pointer, value) in given.json.iter().flat_map(|fields| &fields.0) {
+        if !pointer.starts_with('/') {
+            problems
+                .add(format!("{at}: checks.json {pointer:?} is no JSON pointer such as /choices/0/index"));
+        }
+        checks.push(Check::Json {
+            pointer: pointer.clone(),
+            equals: Some(value.clone()).filter(|v| !v.is_null()),
+        });
+    }
+    checks.extend(given.min_completion_tokens.map(Check::TokensMin));
+    checks.extend(given.max_completion_tokens.map(Check::TokensMax));
+    if !given.finish_reason.is_empty() {
+        checks.push(Check::FinishReason(given.finish_reason.clone()));
+    }
+    checks.into()
+}
+
+fn text(
+    content: Option<&Content>,
+    same: bool,
+    folder: &Path,
+    at: &str,
+    problems: &mut Problems,
+) -> Option<Text> {
+    let Some(content) = content else { return Some(Text::Sized { tokens: 16, same }) };
+    let needs = |list: &[String], key: &str, problems: &mut Problems| {
+        if list.is_empty() {
+            problems.add(format!("{at}: content.{key} has no text"));
+        }
+        (!list.is_empty()).then(|| list.to_vec())
+    };
+    match content.mode {
+        ContentMode::Pool => needs(&content.prompts, "prompts", problems).map(Text::Pool),
+        ContentMode::Scripted => needs(&content.script, "script", problems).map(Text::Scripted),
+        ContentMode::Sized => {
+            let tokens = content.approx_input_tokens.filter(|tokens| (1..=1_000_000).contains(tokens));
+            if tokens.is_none() {
+                problems.add(format!("{at}: content.approx_input_tokens is 1 to 1000000"));
+            }
+            tokens.map(|tokens| Text::Sized { tokens, same })
+        }
+        ContentMode::Dataset => {
+            let field = content.field.as_deref().unwrap_or("prompt");
+            let Some(file) = &content.file else {
+                problems.add(format!("{at}: content.file is needed for a dataset"));
+                return None;
+            };
+            let read = read_lines(&folder.join(file), |line| {
+                let text = line.get(field).and_then(Value::as_str);
+                text.map(str::to_owned).ok_or_else(|| format!("no text in field {field:?}"))
+            });
+            match read {
+                Ok(lines) => Some(Text::Dataset(lines)),
+                Err(error) => {
+                    problems.add(format!("{at}: {error}"));
+                    None
+                }
+            }
+        }
+    }
+}
+
+/// Reads JSONL line by line.
+fn read_lines<T>(path: &Path, read: impl Fn(&Value) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let value = serde_json::from_str(line).map_err(|error| error.to_string());
+        lines.push(
+            value.and_then(|value| read(&value)).map_err(|why| format!("{shown}:{}: {why}", number + 1))?,
+        );
+        if lines.len() > LINES_MAX {
+            return Err(format!("{shown}: more than {LINES_MAX} lines"));
+        }
+    }
+    if lines.is_empty() { Err(format!("{shown}: no line")) } else { Ok(lines) }
+}
+
+fn stages(
+    profile: &Profile,
+    folder: &Path,
+    scenarios: &[ScenarioPlan],
+    problems: &mut Problems,
+) -> Vec<StagePlan> {
+    if profile.stages.is_empty() && profile.search.is_none() {
+        problems.add("stages: at least one is needed");
+    }
+    let mut users = 0;
+    let mut plans = Vec::new();
+    for (place, stage) in profile.stages.iter().enumerate() {
+        let at = format!("stages[{place}]");
+        let kind = kind(stage, profile, users, (folder, scenarios), &at, problems);
+        let Some((kind, load)) = kind else { continue };
+        users = if let Kind::Closed { to, .. } = &kind { *to } else { 0 };
+        let ramp_us = if let Kind::Closed { ramp_us, .. } = &kind { *ramp_us } else { 0 };
+        let replay_us = if let Kind::Replay(arrivals) = &kind {
+            arrivals.last().map(|last| last.at_us + 1)
+        } else {
+            None
+        };
+        let duration_us = stage.duration.map(Micros::us).or(replay_us);
+        let warmup_us = stage.warmup.or(profile.warmup).map_or(0, Micros::us) + ramp_us;
+        let cooldown_us = duration_us.and(profile.cooldown).map_or(0, Micros::us);
+        if duration_us.is_some_and(|duration| warmup_us + cooldown_us >= duration) {
+            problems.add(format!("{at}: warm-up, ramp and cool-down leave nothing of its duration"));
+        }
+        plans.push(StagePlan {
+            name: stage.name.clone(),
+            kind,
+            load,
+            duration_us,
+            requests: stage.requests,
+            warmup_us,
+            cooldown_us,
+        });
+    }
+    plans
+}
+
+/// A stage of a search level.
+///
+/// # Errors
+/// Usage when the level is too large.
+pub fn search_stage(
+    search: &super::model::Search,
+    level: u64,
+    warmup_us: u64,
+    arrival: Arrival,
+) -> Result<StagePlan, LoadgenError> {
+    let duration_us = search.hold.us();
+    let kind = match search.of {
+        SearchOf::Concurrency => Kind::Closed { from: level, to: level, ramp_us: 0 },
+        SearchOf::Rate => Kind::Open {
+            curve: RateCurve::constant(PerSecond::from_whole(level), duration_us.saturating_mul(1_000))
+                .map_err(|error| LoadgenError::Usage(error.to_string()))?,
+            poisson: arrival == Arrival::Poisson,
+        },
+    };
+    let load = match search.of {
+        SearchOf::Concurrency => StageLoad::Closed { from: level, concurrency: level, ramp_us: 0 },
+        SearchOf::Rate => StageLoad::Open {
+            from_milli: level * 1_000,
+            to_milli: level * 1_000,
+            poisson: arrival == Arrival::Poisson,
+        },
+    };
+    Ok(StagePlan {
+        name: None,
+        kind,
+        load,
+        duration_us: Some(duration_us),
+        requests: None,
+        warmup_us,
+        cooldown_us: 0,
+    })
+}
+
+fn kind(
+    stage: &Stage,
+    profile: &Profile,
+    users_before: u64,
+    (folder, scenarios): (&Path, &[ScenarioPlan]),
+    at: &str,
+    problems: &mut Problems,
+) -> Option<(Kind, StageLoad)> {
+    let poisson = stage.arrival.unwrap_or(profile.arrival) == Arrival::Poisson;
+    let shape = (
+        stage.concurrency.is_some(),
+        stage.rate.is_some(),
+        stage.rate_from.is_some() || stage.rate_to.is_some(),
+        stage.replay.is_some(),
+    );
+    match shape {
+        (true, false, false, false) => closed(stage, users_before, at, problems),
+        (false, true, false, false) => {
+            let rate = stage.rate.as_ref();
+            open(stage, (rate, rate), poisson, at, problems)
+        }
+        (false, false, true, false) if stage.rate_from.is_some() && stage.rate_to.is_some() => {
+            open(stage, (stage.rate_from.as_ref(), stage.rate_to.as_ref()), poisson, at, problems)
+        }
+        (false, false, false, true) => replay(stage, folder, scenarios, at, problems),
+        _ => {
+            problems.add(format!(
+                "{at}: give exactly one of concurrency, rate, rate_from with rate_to, and replay"
+            ));
+            None
+        }
+    }
+}
+
+fn closed(stage: &Stage, before: u64, at: &str, problems: &mut Problems) -> Option<(Kind, StageLoad)> {
+    let to = stage.concurrency.unwrap_or_default();
+    if !(1..=CONCURRENCY_MAX).contains(&to) {
+        problems.add(format!("{at}: concurrency is 1 to {CONCURRENCY_MAX}"));
+    }
+    match (stage.duration, stage.requests) {
+        (Some(duration), None) if duration.us() > 0 => {}
+        (None, Some(requests)) if requests > 0 => {}
+        _ => problems.add(format!("{at}: give exactly one of duration and requests, above 0")),
+    }
+    let ramp_us = stage.ramp.map_or(0, Micros::us);
+    let from = if ramp_us > 0 { before } else { to };
+    Some((Kind::Closed { from, to, ramp_us }, StageLoad::Closed { from, concurrency: to, ramp_us }))
+}
+
+fn open(
+    stage: &Stage,
+    (from, to): (Option<&Number>, Option<&Number>),
+    poisson: bool,
+    at: &str,
+    problems: &mut Problems,
+) -> Option<(Kind, StageLoad)> {
+    let milli = |number: Option<&Number>| {
+        let nano = number?.nano()?;
+        nano.is_multiple_of(1_000_000).then_some(nano / 1_000_000)
+    };
+    let Some((from_milli, to_milli)) = milli(from).zip(milli(to)) else {
+        problems.add(format!("{at}: a rate is a decimal a second with at most three digits after the point"));
+        return None;
+    };
+    let Some(duration) = stage.duration.filter(|duration| duration.us() > 0 && stage.requests.is_none())
+    else {
+        problems.add(format!("{at}: an open loop has a duration, and no requests"));
+        return None;
+    };
+    if stage.ramp.is_some() {
+        problems.add(format!("{at}: a ramp of a rate is written rate_from and rate_to"));
+    }
+    let ends = (PerSecond::from_milli(from_milli), PerSecond::from_milli(to_milli));
+    match RateCurve::ramp(ends.0, ends.1, duration.us().saturating_mul(1_000)) {
+        Ok(curve) => Some((Kind::Open { curve, poisson }, StageLoad::Open { from_milli, to_milli, poisson })),
+        Err(error) => {
+            problems.add(format!("{at}: {error}"));
+            None
+        }
+    }
+}
+
+fn replay(
+    stage: &Stage,
+    folder: &Path,
+    scenarios: &[ScenarioPlan],
+    at: &str,
+    problems: &mut Problems,
+) -> Option<(Kind, StageLoad)> {
+    let speed = stage.speed.as_ref().map_or(Some(1_000_000_000), Number::nano).filter(|speed| *speed > 0);
+    let Some(speed) = speed else {
+        problems.add(format!("{at}: speed is a decimal above 0"));
+        return None;
+    };
+    let arrival = |line: &Value| -> Result<TraceArrival, String> {
+        let at_ms = line.get("at_ms").and_then(Value::as_number).map(|number| Number(number.to_string()));
+        let nano = at_ms.as_ref().and_then(Number::nano).ok_or("`at_ms` is no number of milliseconds")?;
+        let at_us = u128::from(nano) * 1_000 / u128::from(speed);
+        let scenario = match line.get("scenario").and_then(Value::as_str) {
+            None => None,
+            Some(name) => {
+                let place = scenarios.iter().position(|scenario| scenario.name == name);
+                Some(place.ok_or_else(|| format!("no scenario {name:?}"))?)
+            }
+        };
+        Ok(TraceArrival { at_us: u64::try_from(at_us).unwrap_or(u64::MAX / 2), scenario })
+    };
+    match read_lines(&folder.join(stage.replay.as_deref().unwrap_or_default()), arrival) {
+        Ok(mut arrivals) => {
+            arrivals.sort_by_key(|arrival| arrival.at_us);
+            let load = StageLoad::Replay { arrivals: arrivals.len() as u64 };
+            Some((Kind::Replay(arrivals.into()), load))
+        }
+        Err(error) => {
+            problems.add(format!("{at}: {error}"));
+            None
+        }
+    }
+}

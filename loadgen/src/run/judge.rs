@@ -1,0 +1,188 @@
+//! From what the threads counted to the result: thresholds, saturation, verdict.
+
+use evidence::exit::Findings;
+use evidence::record::ClientClass;
+use stats::Percentile;
+
+use super::director::{judge_stage, limited};
+use crate::engine::stage::StagePart;
+use crate::profile::Resolved;
+use crate::profile::resolve::StagePlan;
+use crate::result::{
+    Figure, Figures, Metric, RunResult, Saturation, SaturationClass, ScenarioFigures, ThresholdResult,
+    Verdict,
+};
+
+/// Fills in stages, totals, thresholds and verdict of a result.
+pub fn complete(
+    result: &mut RunResult,
+    plan: &Resolved,
+    stages: Vec<(StagePlan, StagePart)>,
+    interrupted: bool,
+) {
+    for (index, (stage, part)) in stages.into_iter().enumerate() {
+        let judged = judge_stage(plan, index, &part);
+        let mut done = part.result(index, &stage, &plan.scenarios, plan.threads);
+        done.passed = (!judged.is_empty()).then(|| judged.iter().all(|result| result.held));
+        result.thresholds.extend(judged);
+        result.stages.push(done);
+    }
+    result.scenarios = plan
+        .scenarios
+        .iter()
+        .map(|scenario| ScenarioFigures { name: scenario.name.clone(), figures: Figures::default() })
+        .collect();
+    for stage in &result.stages {
+        result.total.merge_next_span(&stage.total);
+        for (sum, one) in result.scenarios.iter_mut().zip(&stage.scenarios) {
+            sum.figures.merge_next_span(&one.figures);
+        }
+    }
+    let overall: Vec<ThresholdResult> = plan
+        .rules
+        .iter()
+        .filter(|rule| rule.overall)
+        .map(|rule| match rule.scenario {
+            None => rule.judge(&result.total, None, None),
+            Some(place) => {
+                let scenario = &result.scenarios[place];
+                rule.judge(&scenario.figures, None, Some(&scenario.name))
+            }
+        })
+        .collect();
+    result.thresholds.extend(overall);
+    result.health.saturation = saturation(result, plan);
+    result.verdict = verdict(result, interrupted);
+}
+
+fn saturation(result: &RunResult, plan: &Resolved) -> Vec<Saturation> {
+    let mut found = Vec::new();
+    let mut all = result.total.counts.clone();
+    result.stages.iter().for_each(|stage| all.merge(&stage.outside));
+    for (class, word, what) in [
+        (ClientClass::GeneratorPorts, SaturationClass::GeneratorPorts, "no local port left"),
+        (ClientClass::GeneratorFds, SaturationClass::GeneratorFds, "no file descriptor left"),
+    ] {
+        if all.class(class) > 0 {
+            let detail = format!("{} requests found {what}", all.class(class));
+            found.push(Saturation { class: word, detail });
+        }
+    }
+    for stage in &result.stages {
+        if plan.inflight_lowered && stage.in_flight_max >= plan.inflight_max {
+            let detail = format!(
+                "stage {}: {} were in flight, as many as the hard limit of open files allows; raise it (ulimit -Hn)",
+                stage.index, stage.in_flight_max
+            );
+            found.push(Saturation { class: SaturationClass::GeneratorFds, detail });
+        }
+        let share = stage.health.cpu_share_ppm().map(|ppm| ppm / u64::from(plan.threads.max(1)));
+        let most = plan.health.cpu_share.get() / 1_000;
+        if let Some(ppm) = share.filter(|ppm| *ppm > most) {
+            let detail = format!(
+                "stage {}: {} % of the cores of its threads were used, at most {} % are allowed; add threads or lower \
+                 the load",
+                stage.index,
+                ppm / 10_000,
+                most / 10_000
+            );
+            found.push(Saturation { class: SaturationClass::GeneratorCpu, detail });
+        }
+        if let Some(why) = limited(plan, &stage.total) {
+            let detail = format!("stage {}: {why}", stage.index);
+            found.push(Saturation { class: SaturationClass::GeneratorLateness, detail });
+        }
+        let counts = &stage.total.counts;
+        if stats::ratio::falls_short(counts.sent, counts.planned, plan.health.achieved.get()) {
+            let detail = format!(
+                "stage {}: {} of {} planned requests were sent; the load was not offered",
+                stage.index, counts.sent, counts.planned
+            );
+            found.push(Saturation { class: SaturationClass::NotOffered, detail });
+        }
+    }
+    found
+}
+
+fn verdict(result: &RunResult, interrupted: bool) -> Verdict {
+    let mut reasons = Vec::new();
+    if interrupted {
+        reasons.push("stopped by a signal; the figures are those of a part".to_owned());
+    }
+    reasons.extend(result.health.saturation.iter().map(|found| found.detail.clone()));
+    let search = result.search.is_some();
+    // In a search levels are meant to break limits; its own ending decides.
+    let broken = result.thresholds.iter().filter(|threshold| !threshold.held && !search);
+    let mut failed = false;
+    for threshold in broken {
+        failed = true;
+        let place = threshold.stage.map_or_else(|| "overall".to_owned(), |stage| format!("stage {stage}"));
+        let found = threshold.found.map_or_else(|| "nothing".to_owned(), |value| value.to_string());
+        let way = if threshold.at_least { "at least" } else { "at most" };
+        reasons
+            .push(format!("{place}: {} was {found}, {way} {} is allowed", threshold.name, threshold.limit));
+    }
+    for stage in &result.stages {
+        if let Some(why) = &stage.stopped {
+            failed = true;
+            reasons.push(format!("stage {}: {why}", stage.index));
+        }
+    }
+    if let Some(found) = &result.search
+        && found.highest.is_none()
+    {
+        failed = true;
+        reasons.push(format!("search: no level passed ({})", found.ending));
+    }
+    let nothing = result.total.counts.ended() == 0;
+    if nothing {
+        reasons.push("no request ended in a steady part".to_owned());
+    }
+    let limited_search = result.search.as_ref().is_some_and(|found| found.ending.contains("generator"));
+    let invalid = if search { limited_search } else { !result.health.saturation.is_empty() };
+    let findings =
+        Findings { interrupted, invalid, threshold_failed: failed, unknown: nothing, ..Findings::default() };
+    Verdict { outcome: findings.outcome(), reasons }
+}
+
+/// A few lines for the terminal; files have the rest.
+#[must_use]
+pub fn brief(result: &RunResult) -> String {
+    let mut out = String::new();
+    let mut put = |line: String| {
+        out.push_str(&line);
+        out.push('\n');
+    };
+    let ms = |figures: &Figures, metric, percentile| {
+        let found = figures.distributions.get(metric).percentile_us(percentile);
+        found.map_or_else(|| "-".to_owned(), |us| format!("{}.{:03} ms", us / 1_000, us % 1_000))
+    };
+    for stage in &result.stages {
+        let figures = &stage.total;
+        let rate =
+            |figure| figures.value(figure).map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
+        put(format!(
+            "stage {:<3} {:<24} {:>10} req/s  {:>8} ended  {:>6} failed  latency p50 {} p99 {}  ttft p95 {}",
+            stage.index,
+            stage.load.words(),
+            rate(Figure::Rps),
+            figures.counts.ended(),
+            figures.counts.failed(),
+            ms(figures, Metric::Latency, Percentile::P50),
+            ms(figures, Metric::Latency, Percentile::P99),
+            ms(figures, Metric::Ttft, Percentile::P95),
+        ));
+    }
+    put(format!(
+        "lateness p50 {} p99 {}",
+        ms(&result.total, Metric::Lateness, Percentile::P50),
+        ms(&result.total, Metric::Lateness, Percentile::P99)
+    ));
+    if let Some(found) = &result.search {
+        let level = found.highest.map_or_else(|| "none".to_owned(), |level| level.to_string());
+        put(format!("search: highest {} that passed is {level} ({})", found.of, found.ending));
+    }
+    put(format!("verdict: {}", result.verdict.outcome));
+    result.verdict.reasons.iter().for_each(|reason| put(format!("  {reason}")));
+    out
+}

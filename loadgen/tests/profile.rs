@@ -1,0 +1,427 @@
+//! `loadgen run` and `loadgen search` as programs against servers of the tests.
+
+#![expect(clippy::unwrap_used, reason = "a test that can't go on must stop")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use common::{JSON_BODY, SSE_BODY, Server, json_answer, sse_answer};
+use evidence::exit::Outcome;
+use evidence::record::ClientClass;
+use loadgen::connection::request::KEY_VARIABLE;
+use loadgen::engine::turn_record::TurnRecord;
+use loadgen::result::{Figure, Metric, RunResult};
+use serde_json::{Value, json};
+use stats::Percentile;
+
+fn loadgen(command: &str, profile: &Path, output: &Path, flags: &[&str]) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_loadgen"));
+    program.args([command, profile.to_str().unwrap(), "--output", output.to_str().unwrap()]).args(flags);
+    program.env(KEY_VARIABLE, "sk-test-key-1234").stdin(Stdio::null()).output().unwrap()
+}
+
+struct Ran {
+    code: Option<i32>,
+    text: String,
+    result: RunResult,
+    records: Vec<TurnRecord>,
+}
+
+fn run(command: &str, profile: &Value, flags: &[&str]) -> Ran {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("profile.json");
+    std::fs::write(&file, profile.to_string()).unwrap();
+    run_file(command, &file, &dir.path().join("out"), flags)
+}
+
+fn run_file(command: &str, file: &Path, output: &Path, flags: &[&str]) -> Ran {
+    let ended = loadgen(command, file, output, flags);
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let read = |start: &str| {
+        let mut names = std::fs::read_dir(output).unwrap_or_else(|error| panic!("{error}: {text}"));
+        let found = names.find_map(|entry| {
+            let path = entry.unwrap().path();
+            path.file_name().unwrap().to_str().unwrap().starts_with(start).then_some(path)
+        });
+        std::fs::read_to_string(found.unwrap_or_else(|| panic!("no {start}: {text}"))).unwrap()
+    };
+    Ran {
+        code: ended.status.code(),
+        result: serde_json::from_str(&read("summary-")).unwrap(),
+        records: read("results-").lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+        text,
+    }
+}
+
+/// Answers as the mock of the specification does.
+fn mock() -> Server {
+    Server::start(|peer| {
+        while let Some(request) = peer.request() {
+            let answer = if request.is_stream() {
+                sse_answer(SSE_BODY)
+            } else {
+                let mut body: Value = serde_json::from_str(JSON_BODY).unwrap();
+                body["id"] = "chatcmpl-llm-mock-1".into();
+                json_answer(&body.to_string())
+            };
+            if !peer.send(answer) {
+                return;
+            }
+        }
+    })
+}
+
+/// Requests seen at a server that answers well.
+fn seen(
+    answer: impl Fn(u64, bool) -> String + Send + Sync + 'static,
+) -> (Server, std::sync::mpsc::Receiver<(String, Value)>) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let sender = Mutex::new(sender);
+    let server = Server::start(move |peer| {
+        while let Some(request) = peer.request() {
+            let body = serde_json::from_slice(&request.body).unwrap();
+            let _ = sender.lock().unwrap().send((request.head.clone(), body));
+            if !peer.send(answer(request.number, request.is_stream())) {
+                return;
+            }
+        }
+    });
+    (server, receiver)
+}
+
+#[test]
+fn the_profile_of_the_specification_runs_with_only_target_key_and_durations_changed() {
+    let server = mock();
+    let dir = tempfile::tempdir().unwrap();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/profile-spec.json");
+    let url = format!("{}/v1/chat/completions", server.url());
+    let ran = run_file(
+        "run",
+        &file,
+        &dir.path().join("out"),
+        &["--target", &url, "--duration", "400ms", "--warmup", "50ms", "--quiet"],
+    );
+    // A busy machine may not offer 8,000 a second; that is said, and is no failure of the target.
+    assert!(matches!(ran.code, Some(0 | 3)), "{:?} {}", ran.code, ran.text);
+    let result = &ran.result;
+    assert_eq!(result.stages.len(), 3);
+    let names: Vec<&str> = result.scenarios.iter().map(|scenario| scenario.name.as_str()).collect();
+    assert_eq!(names, ["quick-qa", "chat", "long-ctx"]);
+    assert_eq!(result.stages[0].in_flight_max, 100);
+    let failed: u64 = result.stages.iter().map(|stage| stage.total.counts.failed()).sum();
+    assert_eq!(failed, 0, "{:?}", result.total.counts);
+    // Nothing is lost: what was planned ended in some class.
+    for stage in &result.stages {
+        for counts in [&stage.total.counts, &stage.outside] {
+            assert_eq!(counts.planned, counts.classes.values().sum::<u64>(), "{counts:?}");
+        }
+    }
+    let ended: u64 =
+        result.stages.iter().map(|stage| stage.total.counts.ended() + stage.outside.ended()).sum();
+    assert_eq!(ended, ran.records.len() as u64);
+    assert_eq!(result.run.records, ran.records.len() as u64);
+    // All turns of a conversation carry its id, one after another.
+    let mut turns: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for record in &ran.records {
+        turns.entry(&record.conversation).or_default().push(record.turn);
+    }
+    for (id, turns) in turns {
+        assert!(turns.iter().copied().eq(0..u32::try_from(turns.len()).unwrap()), "{id}: {turns:?}");
+    }
+    assert!(!ran.text.contains("nvk_placeholder") && !ran.text.contains("sk-test-key-1234"));
+}
+
+fn base(url: &str) -> Value {
+    json!({
+        "defaults": {"target": url, "model": "m"}, "live_interval": "0",
+        "stages": [{"concurrency": 4, "requests": 40}]
+    })
+}
+
+#[test]
+fn yaml_says_the_same_as_json() {
+    let server = mock();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.yaml");
+    let text = format!(
+        "defaults: {{ target: '{}', model: m }}\nlive_interval: \"0\"\nstages:\n  - concurrency: 4\n    requests: 40\n",
+        server.url()
+    );
+    std::fs::write(&file, text).unwrap();
+    let yaml = run_file("run", &file, &dir.path().join("out"), &[]);
+    let json = run("run", &base(&server.url()), &[]);
+    assert_eq!(yaml.code, Some(0), "{}", yaml.text);
+    assert_eq!(yaml.result.run.plan_digest, json.result.run.plan_digest);
+    assert_eq!(yaml.records.len(), 40);
+}
+
+#[test]
+fn mistakes_are_usage_errors_that_name_the_place() {
+    let good = base("http://127.0.0.1:1");
+    for (pointer, value, words) in [
+        ("/stages/0", json!({"concurency": 1, "requests": 1}), "concurrency"),
+        ("/stages/0", json!({"concurrency": 1, "rate": 1, "duration": "1s"}), "exactly one"),
+        ("/stages/0", json!({"rate_from": 1, "duration": "1s"}), "exactly one"),
+        ("/stages/0", json!({"duration": "1s"}), "exactly one"),
+        ("/stages/0", json!({"concurrency": 1, "duration": "10"}), "unit"),
+        ("/stages/0", json!({"rate": "x", "duration": "1s"}), "rate"),
+        ("/stages", json!([]), "at least one"),
+        ("/defaults/model", json!(null), "model"),
+        ("/defaults/target", json!(null), "target"),
+        ("/defaults/protocol", json!("openai"), "openai-chat, anthropic"),
+        ("/scenarios", json!([{"name": "a", "turns": 0}]), "turns"),
+        ("/scenarios", json!([{"name": "a", "content": {"mode": "pool"}}]), "prompts"),
+        ("/scenarios", json!([{"name": "a", "checks": {"regex": ["("]}}]), "regex"),
+        ("/warmup", json!("1h"), "leave nothing"),
+        (
+            "/thresholds",
+            json!({"limits": [{"metric": "latncy", "percentile": "p95", "max": "1s"}]}),
+            "metric",
+        ),
+        ("/connections", json!({"threads": 0}), "threads"),
+    ] {
+        let mut profile = good.clone();
+        if pointer == "/warmup" {
+            profile["stages"] = json!([{"concurrency": 1, "duration": "1s"}]);
+        }
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        let place = profile.pointer_mut(parent).unwrap();
+        match place {
+            Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
+            place => place[key] = value,
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("p.json");
+        std::fs::write(&file, profile.to_string()).unwrap();
+        let ended = loadgen("run", &file, dir.path(), &[]);
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(i32::from(Outcome::Usage.code())), "{pointer}: {text}");
+        assert!(text.contains(words), "{pointer}: {text}");
+    }
+}
+
+#[test]
+fn turns_feed_the_answer_back_and_carry_marker_and_header() {
+    let (server, requests) = seen(|_, stream| common::good_answer(stream));
+    let mut profile = base(&server.url());
+    profile["stages"] = json!([{"concurrency": 1, "requests": 2}]);
+    profile["scenarios"] = json!([{"name": "chat", "turns": 3, "stream": true, "system": "be short",
+        "headers": {"X-Extra": "yes"}, "body": {"tools": [{"type": "function"}]},
+        "content": {"mode": "scripted", "script": ["one", "two"]}}]);
+    let ran = run("run", &profile, &["--salt", "saltsaltsalt"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.text);
+    let all: Vec<_> = requests.try_iter().collect();
+    assert_eq!(all.len(), 6);
+    let (head, body) = &all[2];
+    let id = &ran.records[2].conversation;
+    assert!(head.contains(&format!("x-request-id: {id}")) && head.contains("X-Extra: yes"), "{head}");
+    assert!(head.contains("Authorization: Bearer sk-test-key-1234"), "{head}");
+    let messages = body["messages"].as_array().unwrap();
+    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant", "user"]);
+    let said = |place: usize| messages[place]["content"].as_str().unwrap();
+    assert_eq!(said(1), format!("[{id}][run:saltsaltsalt] one"));
+    assert_eq!((said(3), said(5)), ("two", "one"));
+    assert!(!said(2).is_empty() && said(2) == said(4), "the model's answer goes back");
+    assert_eq!(body["tools"][0]["type"], "function");
+    // The second conversation is another one, and the same in a rerun.
+    let ids =
+        |ran: &Ran| ran.records.iter().map(|record| record.conversation.clone()).collect::<BTreeSet<_>>();
+    assert_eq!(ids(&ran).len(), 2);
+    assert_eq!(ids(&ran), ids(&run("run", &profile, &[])));
+    assert_ne!(ids(&ran), ids(&run("run", &profile, &["--seed", "7"])));
+}
+
+#[test]
+fn natural_prompts_have_no_marker_and_anthropic_has_its_own_body() {
+    let answer = json!({"id": "msg_1", "content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn",
+        "usage": {"input_tokens": 3, "output_tokens": 2}});
+    let (server, requests) = seen(move |_, _| json_answer(&answer.to_string()));
+    let mut profile = base(&server.url());
+    profile["cache_mode"] = "natural".into();
+    profile["defaults"]["headers"] = json!({"anthropic-version": "2023-06-01"});
+    profile["stages"] = json!([{"concurrency": 1, "requests": 1}]);
+    profile["prices"] = json!({"prompt_per_million": "1.5", "completion_per_million": 2});
+    profile["scenarios"] = json!([{"name": "a", "protocol": "anthropic",
+        "content": {"mode": "pool", "prompts": ["just this"]}}]);
+    let ran = run("run", &profile, &[]);
+    assert_eq!(ran.code, Some(0), "{}", ran.text);
+    let (head, body) = requests.try_iter().next().unwrap();
+    assert!(
+        head.starts_with("POST /v1/messages ") && head.contains("anthropic-version: 2023-06-01"),
+        "{head}"
+    );
+    assert!(head.contains("x-api-key: sk-test-key-1234") && !head.contains("Bearer"), "{head}");
+    assert_eq!(body["messages"][0]["content"], "just this");
+    assert_eq!(ran.result.total.value(Figure::CompletionTokens), Some(2.0));
+    let cost = ran.result.total.value(Figure::Cost).unwrap();
+    assert!((cost - (3.0 * 1.5 + 2.0 * 2.0) / 1e6).abs() < 1e-12, "{cost}");
+}
+
+/// A server that stops for 1.2 s: most requests are not sent meanwhile, so that only corrected latency shows it.
+#[test]
+fn a_stalled_server_shows_in_corrected_latency_only() {
+    let server = Server::start(|peer| {
+        while let Some(request) = peer.request() {
+            if request.number == 100 {
+                std::thread::sleep(Duration::from_millis(1_200));
+            }
+            if !peer.send(common::good_answer(false)) {
+                return;
+            }
+        }
+    });
+    let mut profile = base(&server.url());
+    profile["stages"] = json!([{"rate": 200, "duration": "3s"}]);
+    profile["openloop_max_inflight"] = 1.into();
+    let ran = run("run", &profile, &[]);
+    let of = |metric| ran.result.total.distributions.get(metric).percentile_us(Percentile::P95).unwrap();
+    assert!(
+        of(Metric::Latency) > 600_000,
+        "the stall is charged to those that had to wait: {}",
+        of(Metric::Latency)
+    );
+    assert!(of(Metric::Service) < 300_000, "raw service time hides it: {}", of(Metric::Service));
+    let counts = &ran.result.total.counts;
+    assert!(counts.delayed > 100, "{counts:?}");
+    assert!(ran.result.total.distributions.get(Metric::Queue).count() >= counts.delayed);
+    // Waiting for the bound is no lateness of the generator.
+    assert!(of(Metric::Lateness) < 300_000, "{}", of(Metric::Lateness));
+}
+
+#[test]
+fn the_drop_policy_counts_what_it_does_not_send() {
+    let server = Server::good(Duration::from_millis(100));
+    let mut profile = base(&server.url());
+    profile["stages"] = json!([{"rate": 200, "duration": "600ms"}]);
+    profile["openloop_max_inflight"] = 2.into();
+    profile["inflight_policy"] = "drop".into();
+    let ran = run("run", &profile, &[]);
+    let counts = &ran.result.total.counts;
+    assert_eq!(counts.planned, 120);
+    assert!(counts.class(ClientClass::Dropped) > 50, "{counts:?}");
+    assert_eq!(counts.planned, counts.sent + counts.class(ClientClass::Dropped), "{counts:?}");
+    assert_eq!(ran.code, Some(3), "the planned load was not offered: {}", ran.text);
+    assert_eq!(ran.records.len(), 120);
+}
+
+#[test]
+fn a_broken_threshold_fails_and_may_stop_the_run() {
+    let server = Server::start(|peer| {
+        while let Some(request) = peer.request() {
+            let bad = "HTTP/1.1 500 E\r\nContent-Length: 2\r\n\r\n{}";
+            let answer = if request.number % 2 == 0 { bad.to_owned() } else { common::good_answer(false) };
+            if !peer.send(answer) {
+                return;
+            }
+        }
+    });
+    let mut profile = base(&server.url());
+    profile["stages"] = json!([{"concurrency": 2, "requests": 20}, {"concurrency": 2, "requests": 20}]);
+    profile["thresholds"] = json!({"error_rate": "0.4", "abort_on_fail": true});
+    let ran = run("run", &profile, &[]);
+    assert_eq!((ran.code, ran.result.stages.len()), (Some(1), 1), "{}", ran.text);
+    assert_eq!(ran.result.stages[0].passed, Some(false));
+    profile["thresholds"] = json!({"error_rate": "0.5", "abort_on_fail": true});
+    let ran = run("run", &profile, &[]);
+    assert_eq!((ran.code, ran.result.stages.len()), (Some(0), 2), "{}", ran.text);
+    // Inside a stage too.
+    profile["stages"] = json!([{"concurrency": 2, "duration": "30s"}]);
+    profile["thresholds"] = json!({"error_rate": "0.1", "abort_within": "200ms"});
+    let start = std::time::Instant::now();
+    let ran = run("run", &profile, &[]);
+    assert!(start.elapsed() < Duration::from_secs(20), "{}", ran.text);
+    assert_eq!(ran.code, Some(1), "{}", ran.text);
+}
+
+#[test]
+fn a_search_finds_the_level_that_a_server_allows() {
+    // Up to 6 at once are fast.
+    let open = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let server = Server::start(move |peer| {
+        use std::sync::atomic::Ordering::SeqCst;
+        while peer.request().is_some() {
+            let now = open.fetch_add(1, SeqCst) + 1;
+            std::thread::sleep(Duration::from_millis(if now > 6 { 400 } else { 20 }));
+            open.fetch_sub(1, SeqCst);
+            if !peer.send(common::good_answer(false)) {
+                return;
+            }
+        }
+    });
+    let mut profile = base(&server.url());
+    profile["thresholds"] = json!({"limits": [{"metric": "latency", "percentile": "p50", "max": "200ms"}]});
+    profile["search"] = json!({"of": "concurrency", "from": 1, "to": 64, "hold": "600ms"});
+    let ran = run("search", &profile, &[]);
+    let found = ran.result.search.as_ref().unwrap();
+    assert_eq!(ran.code, Some(0), "{}", ran.text);
+    let highest = found.highest.unwrap();
+    assert!((3..=9).contains(&highest), "{found:?}");
+    assert!(found.lowest_bad.unwrap() > highest, "{found:?}");
+    let confirmed = |level| found.runs.iter().filter(|run| run.level == level).count() >= 2;
+    assert!(confirmed(highest) && confirmed(found.lowest_bad.unwrap()), "{found:?}");
+    assert_eq!(found.runs.len(), ran.result.stages.len());
+}
+
+#[test]
+fn a_trace_is_replayed_and_shards_share_it() {
+    let server = mock();
+    let dir = tempfile::tempdir().unwrap();
+    let trace: String =
+        (0..30).map(|line| format!("{{\"at_ms\": {}, \"scenario\": \"b\"}}\n", line * 10)).collect();
+    std::fs::write(dir.path().join("trace.jsonl"), trace).unwrap();
+    let mut profile = base(&server.url());
+    profile["scenarios"] = json!([{"name": "a"}, {"name": "b"}]);
+    profile["stages"] = json!([{"replay": "trace.jsonl", "speed": 2}]);
+    let file = dir.path().join("p.json");
+    std::fs::write(&file, profile.to_string()).unwrap();
+    let mut planned = BTreeSet::new();
+    for shard in ["0/2", "1/2"] {
+        let out = dir.path().join(shard.replace('/', "-"));
+        let ran = run_file("run", &file, &out, &["--shard", shard]);
+        assert_eq!(ran.records.len(), 15, "{}", ran.text);
+        assert!(ran.records.iter().all(|record| record.scenario == "b"));
+        planned.extend(ran.records.iter().map(|record| record.conversation.clone()));
+    }
+    assert_eq!(planned.len(), 30, "no arrival twice");
+    let whole = run_file("run", &file, &dir.path().join("whole"), &["--threads", "2"]);
+    let ids: BTreeSet<String> = whole.records.iter().map(|record| record.conversation.clone()).collect();
+    assert_eq!(ids, planned, "threads and shards share the same plan");
+}
+
+#[test]
+fn a_signal_ends_a_run_with_everything_written() {
+    let server = Server::good(Duration::from_millis(5));
+    let dir = tempfile::tempdir().unwrap();
+    let mut profile = base(&server.url());
+    profile["stages"] = json!([{"concurrency": 2, "duration": "60s"}]);
+    let file = dir.path().join("p.json");
+    std::fs::write(&file, profile.to_string()).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args(["run", file.to_str().unwrap(), "--output", dir.path().to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    while server.requests.load(std::sync::atomic::Ordering::SeqCst) < 20 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let names: Vec<String> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let summary = names.iter().find(|name| name.starts_with("summary-")).unwrap();
+    let result: RunResult =
+        serde_json::from_str(&std::fs::read_to_string(dir.path().join(summary)).unwrap()).unwrap();
+    assert!(result.run.partial && result.verdict.outcome == Outcome::Interrupted);
+    assert!(result.total.counts.ok() >= 18, "{:?}", result.total.counts);
+}
