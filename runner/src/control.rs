@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use scenario::control::{ConfigApplied, ControlError, MockConfig, Page};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::RunnerError;
@@ -72,6 +73,21 @@ impl Control {
     /// The failure of the call, in words.
     pub async fn stats<T: DeserializeOwned>(&self) -> Result<T, String> {
         self.get("stats").await
+    }
+
+    /// Carries out an admin action.
+    ///
+    /// # Errors
+    /// The mock's refusal or the failure of the call, in words.
+    pub async fn act<T: Serialize + Sync>(&self, act: &T) -> Result<(), String> {
+        let url = format!("{}/act", self.base);
+        let answer = self.client.post(&url).json(act).send().await.map_err(|e| e.to_string())?;
+        if answer.status().is_success() {
+            return Ok(());
+        }
+        let status = answer.status();
+        let why = decode::<ControlError>(answer).await.map_or_else(|e| e, |refusal| refusal.error);
+        Err(format!("{status}: {why}"))
     }
 
     /// Reads a page of `hits` or `calls` after a sequence number.

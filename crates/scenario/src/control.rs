@@ -9,7 +9,7 @@
 //! | `GET /control/v1/hits?after=<seq>&limit=<n>` | | [`Page`] of [`Hit`] |
 //! | `GET /control/v1/calls?after=<seq>&limit=<n>` | | [`Page`] of [`NodeCall`], [`DapiCallRecord`] or [`ChainCallRecord`] |
 //! | `GET /control/v1/stats` | | [`OpenaiStats`], [`DapiStats`] or [`ChainStats`] |
-//! | `POST /control/v1/act` | [`ChainAct`] (mock-chain only) | `{"ok":true}` |
+//! | `POST /control/v1/act` | [`NodeAct`] (mock-openai) or [`ChainAct`] (mock-chain) | `{"ok":true}` |
 //!
 //! Every log is a bounded ring with sequence numbers from 1: `dropped` says what fell out before it was read.
 //! Times are microseconds since the process started; `started_unix_us` of a page anchors them.
@@ -116,6 +116,8 @@ pub enum NodeOutcome {
     ClientCancelled,
     /// The request itself was bad (400).
     BadRequest,
+    /// The node was killed while it answered.
+    Killed,
 }
 
 /// One call at an ML node. A call appears when it starts and again, with the same `seq`, when it has ended.
@@ -233,6 +235,27 @@ pub struct NodeStats {
     pub workers: u32,
     /// Queue places in force.
     pub queue: u32,
+}
+
+/// An admin action on a pool: its nodes share one process, and still each can end and come back by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "act", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum NodeAct {
+    /// Closes the node's listener and cuts its connections.
+    Kill {
+        /// Instance.
+        node: String,
+    },
+    /// Closes the node's listener; calls that run are answered.
+    Stop {
+        /// Instance.
+        node: String,
+    },
+    /// Listens again at the same address.
+    Start {
+        /// Instance.
+        node: String,
+    },
 }
 
 /// Stats of `mock-openai`.

@@ -9,8 +9,9 @@ pub use routes::routes;
 use std::future::Future;
 use std::sync::Arc;
 
-use scenario::control::{ChainAct, Hit, MockConfig, Page};
+use scenario::control::{Hit, MockConfig, Page};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// A mock as its control listener sees it (design section 8; the calls are listed in `scenario::control`).
 pub trait Mock: Send + Sync + 'static {
@@ -18,6 +19,9 @@ pub trait Mock: Send + Sync + 'static {
     type Call: Serialize;
     /// Its counters.
     type Stats: Serialize;
+
+    /// Its admin actions.
+    type Act: DeserializeOwned + Send;
 
     /// Replaces the whole configuration, or changes nothing.
     ///
@@ -40,11 +44,9 @@ pub trait Mock: Send + Sync + 'static {
     /// Counters as Prometheus text.
     fn metrics(&self) -> String;
 
-    /// Carries out an admin action. Only the chain has any.
+    /// Carries out an admin action; when it answers, the action has taken effect.
     ///
     /// # Errors
     /// Why it can't be done.
-    fn act(self: Arc<Self>, _act: ChainAct) -> impl Future<Output = Result<(), String>> + Send {
-        async { Err("this mock has no admin actions".to_owned()) }
-    }
+    fn act(self: Arc<Self>, act: Self::Act) -> impl Future<Output = Result<(), String>> + Send;
 }

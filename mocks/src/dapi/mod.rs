@@ -51,6 +51,7 @@ pub async fn start(config: MockConfig, listen: impl Into<Listen>) -> Result<Runn
 impl Mock for Shared {
     type Call = DapiCallRecord;
     type Stats = DapiStats;
+    type Act = serde::de::IgnoredAny;
 
     fn put(&self, config: MockConfig) -> Result<(), String> {
         match config {
@@ -79,5 +80,9 @@ impl Mock for Shared {
         let counters = self.counters();
         let active = self.core().active_by_node(self.clock().now_us());
         metrics::text(&counters, &active)
+    }
+
+    async fn act(self: Arc<Self>, _act: Self::Act) -> Result<(), String> {
+        Err("mock-dapi has no admin actions; nodes are made unavailable by its configuration".to_owned())
     }
 }

@@ -28,34 +28,51 @@ pub enum After {
 /// A call while it runs: its log entry, and the rule that may hit it.
 struct Call<'a> {
     pool: &'a Pool,
+    node: usize,
     entry: NodeCall,
     rule: Option<&'a NodeRule>,
     hit: bool,
+    ended: bool,
 }
 
 impl<'a> Call<'a> {
     /// Writes the first entry of the call.
-    fn open(pool: &'a Pool, mut entry: NodeCall, rule: Option<&'a NodeRule>) -> Self {
+    fn open(pool: &'a Pool, node: usize, mut entry: NodeCall, rule: Option<&'a NodeRule>) -> Self {
         // The call is known by the number of its first entry.
         entry.call = pool.call_log().push(|seq| NodeCall { seq, call: seq, ..entry.clone() });
-        Self { pool, entry, rule, hit: false }
+        Self { pool, node, entry, rule, hit: false, ended: false }
     }
 
     /// Writes the last entry and counts the call.
-    fn close(self, node: usize, outcome: NodeOutcome) {
-        let Self { pool, mut entry, rule, hit } = self;
+    fn close(mut self, outcome: NodeOutcome) {
+        self.end(outcome);
+    }
+
+    fn end(&mut self, outcome: NodeOutcome) {
+        self.ended = true;
+        let Self { pool, node, entry, rule, hit, .. } = self;
         let counted = match outcome {
             NodeOutcome::Running | NodeOutcome::Completed => Counted::Completed,
             NodeOutcome::Faulted => Counted::Failed(rule.map_or("", |rule| action_name(&rule.action))),
             NodeOutcome::Rejected => Counted::Rejected,
             NodeOutcome::ClientCancelled => Counted::ClientCancelled,
             NodeOutcome::BadRequest => Counted::BadRequest,
+            NodeOutcome::Killed => Counted::Failed("killed"),
         };
-        pool.gate(node).count(entry.kind, counted);
+        pool.gate(*node).count(entry.kind, counted);
         entry.outcome = outcome;
         entry.ended_us = Some(pool.clock().now_us());
-        entry.rule = rule.filter(|_| hit).map(|rule| rule.id.clone());
-        pool.call_log().push(|seq| NodeCall { seq, ..entry });
+        entry.rule = rule.filter(|_| *hit).map(|rule| rule.id.clone());
+        pool.call_log().push(|seq| NodeCall { seq, ..entry.clone() });
+    }
+}
+
+/// A call that is dropped half-way was cut off with its node.
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.end(NodeOutcome::Killed);
+        }
     }
 }
 
@@ -123,7 +140,7 @@ pub async fn answer(
     let mut chat = match read {
         Ok(chat) => chat,
         Err(bad) => {
-            return refuse_body(Call::open(pool, entry, None), node, connection, &bad, keep_alive).await;
+            return refuse_body(Call::open(pool, node, entry, None), connection, &bad, keep_alive).await;
         }
     };
     entry.request_id = chat.request_id.take();
@@ -135,18 +152,18 @@ pub async fn answer(
     let prepared = pool.prepared();
     let request_id = entry.request_id.as_deref();
     let rule = prepared.rule_for(&Asked { node, kind: chat.kind, request_id, attempt: entry.attempt });
-    let mut call = Call::open(pool, entry, rule);
+    let mut call = Call::open(pool, node, entry, rule);
     if let Some(script) = rule.and_then(|rule| immediate(&rule.action)) {
         let played = Player::new(connection, None, &[], keep_alive, &mut call).play(&script).await;
-        return finish(call, node, &script, played.is_ok(), keep_alive);
+        return finish(call, &script, played.is_ok(), keep_alive);
     }
     let permit = match worker(pool, node, chat.kind, connection).await {
         Worker::Here(permit) => permit,
         Worker::Gone => {
-            call.close(node, NodeOutcome::ClientCancelled);
+            call.close(NodeOutcome::ClientCancelled);
             return After::Gone;
         }
-        Worker::Full => return reject(call, node, connection, keep_alive).await,
+        Worker::Full => return reject(call, connection, keep_alive).await,
     };
     let behaviour = &prepared.config.nodes[node].behaviour;
     let pace = Pace {
@@ -157,7 +174,7 @@ pub async fn answer(
         ttft: behaviour.ttft,
         token_interval: behaviour.token_interval,
     };
-    let after = render_and_play(&chat, &pace, connection, call, (node, keep_alive)).await;
+    let after = render_and_play(&chat, &pace, connection, call, keep_alive).await;
     drop(permit);
     after
 }
@@ -167,7 +184,7 @@ async fn render_and_play(
     pace: &Pace<'_>,
     connection: &mut Connection,
     mut call: Call<'_>,
-    (node, keep_alive): (usize, bool),
+    keep_alive: bool,
 ) -> After {
     use scenario::fault::NodeFault;
     let mut answer = Answer::new(chat, pace.seed, call.pool.clock().unix_s());
@@ -184,16 +201,16 @@ async fn render_and_play(
         script::json(&answer, plan, pace, fault)
     };
     let played = Player::new(connection, Some(&answer), &body, keep_alive, &mut call).play(&script).await;
-    finish(call, node, &script, played.is_ok(), keep_alive)
+    finish(call, &script, played.is_ok(), keep_alive)
 }
 
-fn finish(call: Call<'_>, node: usize, script: &Script, written: bool, keep_alive: bool) -> After {
+fn finish(call: Call<'_>, script: &Script, written: bool, keep_alive: bool) -> After {
     if !written {
-        call.close(node, NodeOutcome::ClientCancelled);
+        call.close(NodeOutcome::ClientCancelled);
         return After::Gone;
     }
     let spoilt = call.hit && call.rule.is_some_and(|rule| !only_slows(&rule.action));
-    call.close(node, if spoilt { NodeOutcome::Faulted } else { NodeOutcome::Completed });
+    call.close(if spoilt { NodeOutcome::Faulted } else { NodeOutcome::Completed });
     match script.close {
         Close::Clean if keep_alive => After::Keep,
         Close::Clean | Close::Fin => After::Fin,
@@ -218,17 +235,16 @@ async fn worker(pool: &Pool, node: usize, kind: CallKind, connection: &mut Conne
     }
 }
 
-async fn reject(mut call: Call<'_>, node: usize, connection: &mut Connection, keep_alive: bool) -> After {
+async fn reject(mut call: Call<'_>, connection: &mut Connection, keep_alive: bool) -> After {
     call.status(503);
     let body = error_body(503, "workers and queue of this node are full", "overloaded", None);
     let extra = format!("{}Retry-After: 1\r\n", connection_header(keep_alive));
     push_answer(&mut connection.out, 503, "application/json", &extra, body.as_bytes());
-    write_small(call, node, connection, NodeOutcome::Rejected, keep_alive).await
+    write_small(call, connection, NodeOutcome::Rejected, keep_alive).await
 }
 
 async fn refuse_body(
     mut call: Call<'_>,
-    node: usize,
     connection: &mut Connection,
     bad: &BadBody,
     keep_alive: bool,
@@ -236,18 +252,17 @@ async fn refuse_body(
     call.status(400);
     let body = error_body(400, &bad.message, "invalid_request_error", bad.param);
     push_answer(&mut connection.out, 400, "application/json", connection_header(keep_alive), body.as_bytes());
-    write_small(call, node, connection, NodeOutcome::BadRequest, keep_alive).await
+    write_small(call, connection, NodeOutcome::BadRequest, keep_alive).await
 }
 
 async fn write_small(
     call: Call<'_>,
-    node: usize,
     connection: &mut Connection,
     outcome: NodeOutcome,
     keep_alive: bool,
 ) -> After {
     let written = connection.flush().await;
-    call.close(node, outcome);
+    call.close(outcome);
     match written {
         Ok(()) if keep_alive => After::Keep,
         Ok(()) => After::Fin,

@@ -17,18 +17,19 @@ pub mod request;
 pub mod script;
 pub mod vocabulary;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use scenario::control::MockConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::call::After;
 use self::http::{Connection, NoRequest, Request, push_answer};
 use self::play::{connection_header, error_body};
-use self::pool::Pool;
+use self::pool::{Change, Order, Pool};
 use crate::clock::Clock;
 use crate::control;
 use crate::process::{Listen, MockError, Running};
@@ -42,11 +43,7 @@ const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 ///
 /// # Errors
 /// [`MockError::Config`] for a configuration that is refused, [`MockError::Io`] when a listener can't be bound.
-pub async fn start(
-    config: MockConfig,
-    log_max: usize,
-    listen: impl Into<Listen>,
-) -> Result<Running, MockError> {
+pub async fn start(config: MockConfig, log_max: usize, listen: impl Into<Listen>) -> Result<Running, MockError> {
     let refused = |reason| MockError::Config { place: "of mock-openai".to_owned(), reason };
     let MockConfig::Openai(config) = config else {
         return Err(refused("`mock` must be \"openai\" for this program".to_owned()));
@@ -56,25 +53,37 @@ pub async fn start(
     let mut running = Running::new(listen.into(), closing.clone());
     for node in 0..pool.nodes() {
         let listener = running.bind(&format!("node:{}", pool.name(node))).await?;
-        running.spawn(accept(Arc::clone(&pool), node, listener, closing.clone()));
+        let orders = pool.orders();
+        running.spawn(accept(Arc::clone(&pool), node, listener, orders, closing.clone()));
     }
     running.serve_http("control", control::routes(pool)).await?;
     Ok(running)
 }
 
-/// Accepts connections of a node until the end, then lets those that are open finish.
-async fn accept(pool: Arc<Pool>, node: usize, listener: TcpListener, closing: CancellationToken) {
+/// Accepts connections of a node until the end, then lets those that are open finish. Orders close the listener and
+/// open it again at the same address.
+async fn accept(
+    pool: Arc<Pool>,
+    node: usize,
+    listener: TcpListener,
+    mut orders: mpsc::Receiver<Order>,
+    closing: CancellationToken,
+) {
+    let address = listener.local_addr();
+    let mut listener = Some(listener);
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
+    let mut ending = closing.child_token();
     loop {
         let accepted = async {
+            let Some(listener) = &listener else { return std::future::pending().await };
             let place = Arc::clone(&places).acquire_owned().await;
             (place, listener.accept().await)
         };
         tokio::select! {
             (place, accepted) = accepted => match accepted {
                 Ok((stream, _)) => {
-                    let connection = serve(Arc::clone(&pool), node, stream, closing.clone());
+                    let connection = serve(Arc::clone(&pool), node, stream, ending.clone());
                     connections.spawn(async move {
                         connection.await;
                         drop(place);
@@ -86,11 +95,43 @@ async fn accept(pool: Arc<Pool>, node: usize, listener: TcpListener, closing: Ca
                 }
             },
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            Some(Order { what, done }) = orders.recv() => {
+                let result = match what {
+                    Change::Kill => {
+                        listener = None;
+                        connections.shutdown().await;
+                        Ok(())
+                    }
+                    Change::Stop => {
+                        listener = None;
+                        ending.cancel();
+                        Ok(())
+                    }
+                    Change::Start => match reopen(&address, listener.is_some()).await {
+                        Ok(opened) => {
+                            listener = Some(opened);
+                            ending = closing.child_token();
+                            Ok(())
+                        }
+                        Err(why) => Err(why),
+                    },
+                };
+                // Whoever asked may have gone; the order is carried out all the same.
+                drop(done.send(result));
+            }
             () = closing.cancelled() => break,
         }
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+async fn reopen(address: &std::io::Result<SocketAddr>, listens: bool) -> Result<TcpListener, String> {
+    match address {
+        _ if listens => Err("this node listens already".to_owned()),
+        Ok(address) => TcpListener::bind(address).await.map_err(|error| format!("binding {address}: {error}")),
+        Err(error) => Err(format!("the node's address is not known: {error}")),
+    }
 }
 
 /// Serves one connection to its end.

@@ -3,8 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use scenario::control::{CONTROL_VERSION, Hit, MockConfig, NodeCall, OpenaiConfig, OpenaiStats, Page};
+use scenario::control::{
+    CONTROL_VERSION, Hit, MockConfig, NodeAct, NodeCall, OpenaiConfig, OpenaiStats, Page,
+};
 use scenario::fault::CallKind;
+use tokio::sync::{mpsc, oneshot};
 
 use super::attempts::{AttemptBook, IDS_MAX};
 use super::config::{Prepared, check_replacement};
@@ -17,6 +20,9 @@ use crate::process::cpu_us;
 /// Entries kept of each log when nothing else is asked for; the runner reads them while the load runs.
 pub const LOG_MAX: usize = 200_000;
 
+/// Orders that may wait for one listener.
+const ORDERS_MAX: usize = 8;
+
 /// State of one `mock-openai` process.
 #[derive(Debug)]
 pub struct Pool {
@@ -27,6 +33,28 @@ pub struct Pool {
     hits: Ring<Hit>,
     unreadable: AtomicU64,
     clock: Clock,
+    /// Where each node's listener takes its orders.
+    listeners: Mutex<Vec<mpsc::Sender<Order>>>,
+}
+
+/// What the listener of one node is asked to do; the answer comes when it is done.
+#[derive(Debug)]
+pub struct Order {
+    /// What.
+    pub what: Change,
+    /// Says when it has taken effect, or why it can't.
+    pub done: oneshot::Sender<Result<(), String>>,
+}
+
+/// A change of one node's listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Listener closed, connections cut.
+    Kill,
+    /// Listener closed, running calls are answered.
+    Stop,
+    /// Listens again.
+    Start,
 }
 
 impl Pool {
@@ -50,7 +78,16 @@ impl Pool {
             hits: Ring::new(log_max),
             unreadable: AtomicU64::new(0),
             clock,
+            listeners: Mutex::new(Vec::new()),
         })
+    }
+
+    /// Gives the orders for the next node's listener, in the order of nodes.
+    #[must_use]
+    pub fn orders(&self) -> mpsc::Receiver<Order> {
+        let (sender, orders) = mpsc::channel(ORDERS_MAX);
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        orders
     }
 
     /// The configuration in force. A call keeps the one it began with.
@@ -110,6 +147,7 @@ impl Pool {
 impl Mock for Pool {
     type Call = NodeCall;
     type Stats = OpenaiStats;
+    type Act = NodeAct;
 
     fn put(&self, config: MockConfig) -> Result<(), String> {
         let MockConfig::Openai(config) = config else {
@@ -153,5 +191,21 @@ impl Mock for Pool {
             unreadable_requests: self.unreadable.load(Ordering::Relaxed),
         };
         metrics::text(&nodes, &process)
+    }
+
+    async fn act(self: Arc<Self>, act: NodeAct) -> Result<(), String> {
+        let (what, name) = match act {
+            NodeAct::Kill { node } => (Change::Kill, node),
+            NodeAct::Stop { node } => (Change::Stop, node),
+            NodeAct::Start { node } => (Change::Start, node),
+        };
+        let position = self.gates.iter().position(|(known, _)| *known == name);
+        let position = position.ok_or_else(|| format!("there is no node {name:?} here"))?;
+        let listener = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).get(position).cloned();
+        let gone = || format!("the listener of {name} has ended with the process");
+        let (done, answer) = oneshot::channel();
+        let order = Order { what, done };
+        listener.ok_or_else(gone)?.send(order).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
     }
 }

@@ -43,6 +43,18 @@ pub fn child(
     }
 }
 
+/// Starts a service, for the first time or again: what is known of an earlier process is forgotten.
+///
+/// # Errors
+/// [`RunnerError::Environment`] when the guard is gone.
+pub async fn spawn(context: &mut Context<'_>, spawn: Spawn) -> Result<(), RunnerError> {
+    let state = context.dispatcher.services.entry(spawn.service.clone()).or_default();
+    state.not_spawned = None;
+    state.ended = None;
+    state.output.clear();
+    context.guard.spawn(spawn).await
+}
+
 /// Writes loadgen's job and starts it as a child.
 ///
 /// # Errors
@@ -51,8 +63,8 @@ pub async fn loadgen(job: &LoadgenJob, context: &mut Context<'_>) -> Result<(), 
     let file = format!("{LOGS}/loadgen-job.json");
     context.dir.write_json(&file, job)?;
     let args = vec!["--job".to_owned(), context.dir.path(&file).display().to_string()];
-    let spawn = child(context, "loadgen", LOADGEN, args, BTreeMap::new());
-    context.guard.spawn(spawn).await
+    let child = child(context, "loadgen", LOADGEN, args, BTreeMap::new());
+    spawn(context, child).await
 }
 
 /// Waits for the ready line of a program of ours, its exit or the limit, whatever comes first, and writes the event.
@@ -109,6 +121,10 @@ pub async fn end(
 ) -> Result<bool, RunnerError> {
     context.dispatcher.services.entry(service.to_owned()).or_default().exit_planned = true;
     context.guard.signal(service, signal).await?;
+    if signal != ServiceSignal::Kill {
+        // A frozen process takes no other signal.
+        context.guard.signal(service, ServiceSignal::Continue).await?;
+    }
     let deadline = tokio::time::Instant::now() + limit;
     while context.dispatcher.services.get(service).is_some_and(|state| state.running) {
         match tokio::time::timeout_at(deadline, context.dispatcher.next()).await {

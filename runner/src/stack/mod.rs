@@ -8,6 +8,7 @@
 pub mod compose;
 pub mod embedded;
 pub mod launch;
+pub mod ports;
 pub mod programs;
 pub mod reference;
 

@@ -25,7 +25,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         match &event.event {
             EventKind::PhaseStarted { phase } => up |= *phase != Phase::Prepare && *phase != Phase::Start,
             EventKind::ProcessExited { service, code, signal, planned: false, .. }
-                if service != "loadgen" && !planned.contains(service.as_str()) =>
+                if service != "loadgen" && !covers(&planned, service) =>
             {
                 let how = match (code, signal) {
                     (Some(code), _) => format!("exit code {code}"),
@@ -40,7 +40,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 ));
             }
             EventKind::Probe { service, ready: false, detail }
-                if up && !planned.contains(service.as_str()) =>
+                if up && !covers(&planned, service) =>
             {
                 let detail = detail.as_deref().unwrap_or("no answer");
                 sheet.witness(about(
@@ -62,7 +62,7 @@ fn identities(case: &Case<'_>, planned: &BTreeSet<&str>, sheet: &mut Sheet) {
     let mut metric_starts: BTreeMap<&str, &str> = BTreeMap::new();
     for event in &case.evidence.events {
         let EventKind::ProcessReady { service, pid, start_ticks, .. } = &event.event else { continue };
-        if service == "loadgen" || planned.contains(service.as_str()) {
+        if service == "loadgen" || covers(&planned, service) {
             continue;
         }
         let identity = (*pid, *start_ticks);
@@ -93,7 +93,7 @@ fn identities(case: &Case<'_>, planned: &BTreeSet<&str>, sheet: &mut Sheet) {
         }
         for process in &snapshot.processes {
             sheet.looked(1);
-            if planned.contains(process.service.as_str()) {
+            if covers(planned, &process.service) {
                 continue;
             }
             let identity = (process.pid, process.start_ticks);
@@ -126,6 +126,13 @@ fn about(reason: &str, service: &str, text: String, seq: u64) -> Witness {
     witness.service = Some(service.to_owned());
     witness.evidence.push(EvidenceRef { file: EVENTS.to_owned(), at: format!("seq={seq}") });
     witness
+}
+
+/// Whether an action names this service, or the group it belongs to: `host-1` stands for `host-1-0` and `host-1-1`,
+/// `router` for every router.
+fn covers(planned: &BTreeSet<&str>, service: &str) -> bool {
+    let group = service.rsplit_once('-').map(|(group, _)| group);
+    planned.contains(service) || group.is_some_and(|group| planned.contains(group))
 }
 
 /// Services that an action of the scenario stops, kills, pauses or restarts.

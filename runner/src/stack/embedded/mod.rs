@@ -1,20 +1,21 @@
 //! The embedded stack: mocks and the reference Devshard as child processes on loopback (design section 4).
 //!
-//! Every program says where it listens. Order: chain and nodes, allocator, hosts, participants' URLs into the chain,
-//! gateway. Faults are off until the run's fault step.
+//! Every service has leased ports ([`super::ports`]), so that a restarted one is where its neighbours look for it. Order:
+//! mocks, hosts, routers, gateway. Faults are off until the run's fault step.
 
+mod services;
 mod start;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use evidence::run::Stack;
 use evidence::snapshot::ProcessIdentity;
 use scenario::model::{Resolved, ServiceAction, Storage};
 
+use super::ports::Ports;
 use super::{ActError, Choice, Context, Provider, Running, Step, launch};
 use crate::error::RunnerError;
-use crate::guard::ServiceSignal;
+use crate::guard::Spawn;
 
 /// Programs that the embedded stack starts, loadgen included.
 pub const PROGRAMS: [&str; 6] =
@@ -38,13 +39,13 @@ pub const DEFECTS: [(&str, &str); 14] = [
     ("fail-unselected", "gateway"),
     ("stuck-gauge", "gateway"),
 ];
-/// How long a service may take to end after SIGTERM or SIGKILL before the action counts as refused.
-const END_LIMIT: Duration = Duration::from_secs(10);
-
 /// The embedded provider.
 #[derive(Debug)]
 pub struct Embedded {
     choice: Choice,
+    ports: Ports,
+    /// Every service as it is started, in start order.
+    services: Vec<Spawn>,
     /// What actions left down, and what brings it back.
     down: BTreeMap<String, ServiceAction>,
 }
@@ -53,48 +54,7 @@ impl Embedded {
     /// Nothing is started yet.
     #[must_use]
     pub fn new(choice: Choice) -> Self {
-        Self { choice, down: BTreeMap::new() }
-    }
-
-    async fn carry_out(&mut self, action: &ServiceAction, context: &mut Context<'_>) -> Result<(), ActError> {
-        match action {
-            ServiceAction::Stop(service) => {
-                self.end(service, ServiceSignal::Terminate, context).await?;
-            }
-            ServiceAction::Kill(service) => {
-                self.end(service, ServiceSignal::Kill, context).await?;
-            }
-            ServiceAction::Pause(service) => {
-                self.down.insert(service.clone(), ServiceAction::Unpause(service.clone()));
-                context.guard.signal(service, ServiceSignal::Stop).await?;
-            }
-            ServiceAction::Unpause(service) => {
-                context.guard.signal(service, ServiceSignal::Continue).await?;
-                self.down.remove(service);
-            }
-            ServiceAction::Start(_) | ServiceAction::Restart(_) => {
-                let why = "the embedded stack can't start a service again yet";
-                return Err(ActError::Refused(why.to_owned()));
-            }
-            ServiceAction::Deactivate(_) => {
-                let why = "deactivation is a call of the gateway, not of the stack";
-                return Err(ActError::Refused(why.to_owned()));
-            }
-        }
-        Ok(())
-    }
-
-    async fn end(
-        &mut self,
-        service: &str,
-        signal: ServiceSignal,
-        context: &mut Context<'_>,
-    ) -> Result<(), ActError> {
-        if launch::end(context, service, signal, END_LIMIT).await? {
-            return Ok(());
-        }
-        let limit = END_LIMIT.as_secs();
-        Err(ActError::Refused(format!("{service} did not end within {limit} s")))
+        Self { choice, ports: Ports::default(), services: Vec::new(), down: BTreeMap::new() }
     }
 }
 
@@ -126,22 +86,11 @@ impl Provider for Embedded {
                     .to_owned(),
             );
         }
-        let restarts =
-            |action: &ServiceAction| matches!(action, ServiceAction::Start(_) | ServiceAction::Restart(_));
-        if resolved.scenario.actions.iter().any(|action| restarts(&action.action)) {
-            return Some(
-                "this scenario starts a service again, which the embedded stack of this build does not do"
-                    .to_owned(),
-            );
-        }
         None
     }
 
     fn start<'a>(&'a mut self, context: &'a mut Context<'_>) -> Step<'a, Result<Running, RunnerError>> {
-        Box::pin(async move {
-            let starter = start::Starter { context, choice: &self.choice };
-            starter.start().await
-        })
+        Box::pin(self.start_all(context))
     }
 
     fn processes<'a>(
@@ -155,13 +104,13 @@ impl Provider for Embedded {
     fn act<'a>(
         &'a mut self,
         action: &'a ServiceAction,
-        _running: &'a Running,
+        running: &'a Running,
         context: &'a mut Context<'_>,
     ) -> Step<'a, Result<(), ActError>> {
-        Box::pin(self.carry_out(action, context))
+        Box::pin(self.carry_out(action, running, context))
     }
 
     fn undo(&self) -> Vec<ServiceAction> {
-        self.down.values().cloned().collect()
+        self.undo_in_order()
     }
 }

@@ -1,20 +1,22 @@
 //! Starting the embedded stack in its order, with fresh keys.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 
 use evidence::redact::Redactor;
 use scenario::control::{ChainConfig, ChainEscrow, ChainParticipant, MockConfig, basis_points};
-use scenario::ready::ReadyLine;
+use scenario::model::Resolved;
 use scenario::units::Micros;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
-use super::super::{Choice, Context, Running, launch};
-use super::{DEFECTS, MODEL};
+use super::{DEFECTS, Embedded, MODEL};
 use crate::clock::random_bytes;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::collect::{HostSurface, Surfaces};
-use crate::control::{Control, client, put};
+use crate::control::{Control, client};
 use crate::error::RunnerError;
+use crate::stack::{Context, Running, launch};
 
 /// Balance of an escrow: far above what any committed plan can spend (contract gateway 6.8).
 const ESCROW_AMOUNT: u64 = 1_000_000_000_000;
@@ -23,6 +25,31 @@ const FEE_PER_NONCE: u64 = 1;
 const VOTE_THRESHOLD_FACTOR: u32 = 50;
 const CHAIN_ID: &str = "proofload-1";
 
+/// Leased addresses of one service by listener name.
+type Addresses = BTreeMap<String, SocketAddrV4>;
+
+/// One process of a participant.
+struct Replica {
+    service: String,
+    address: SocketAddrV4,
+}
+
+/// A participant: its key, its processes, and where its neighbours reach it.
+struct Participant {
+    host: String,
+    identity: Identity,
+    replicas: Vec<Replica>,
+    /// The router in front of several replicas.
+    router: Option<Replica>,
+}
+
+impl Participant {
+    fn url(&self) -> String {
+        let address = self.router.as_ref().map_or(self.replicas[0].address, |router| router.address);
+        format!("http://{address}")
+    }
+}
+
 /// Keys of one run, fresh for each: they protect nothing beyond it and never reach a file.
 #[derive(Clone)]
 struct Identity {
@@ -30,215 +57,265 @@ struct Identity {
     address: String,
 }
 
-/// Starts the stack.
-#[derive(Debug)]
-pub(super) struct Starter<'a, 'b> {
-    /// What it works with.
-    pub(super) context: &'a mut Context<'b>,
-    /// Choice.
-    pub(super) choice: &'a Choice,
-}
-
-impl Starter<'_, '_> {
+impl Embedded {
     /// Starts everything and waits until every program is ready.
     ///
     /// # Errors
     /// [`RunnerError::Environment`] with the program's last log lines when one does not come up.
-    pub(super) async fn start(mut self) -> Result<Running, RunnerError> {
-        let participants = self.context.resolved.scenario.devshard.participants;
+    pub(super) async fn start_all(&mut self, context: &mut Context<'_>) -> Result<Running, RunnerError> {
+        let resolved = context.resolved;
         let creator = identity()?;
-        let hosts: Vec<Identity> = (0..participants).map(|_| identity()).collect::<Result<_, _>>()?;
         let admin_key = hex::encode(random::<24>()?);
-        let mut secrets: Vec<String> = hosts.iter().map(|host| host.key_hex.clone()).collect();
-        secrets.push(creator.key_hex.clone());
-        secrets.push(admin_key.clone());
-        self.context.dir.set_redactor(Redactor::new(secrets));
+        let participants = self.participants(resolved)?;
+        let mut secrets: Vec<String> =
+            participants.iter().map(|participant| participant.identity.key_hex.clone()).collect();
+        secrets.extend([creator.key_hex.clone(), admin_key.clone()]);
+        context.dir.set_redactor(Redactor::new(secrets));
         let http = client().map_err(RunnerError::environment)?;
 
-        let chain = self.chain_config(&creator, &hosts, &BTreeMap::new());
-        self.spawn_mock("mock-chain", &MockConfig::Chain(chain)).await?;
-        let openai = scenario::configs::openai_config(self.context.resolved, false);
-        self.spawn_mock("mock-openai", &MockConfig::Openai(openai)).await?;
-        let chain_at = launch::ready(self.context, "mock-chain").await?;
-        let openai_at = launch::ready(self.context, "mock-openai").await?;
-        let node_urls = node_urls(&openai_at);
-        let dapi = scenario::configs::dapi_config(self.context.resolved, &node_urls, false);
-        self.spawn_mock("mock-dapi", &MockConfig::Dapi(dapi)).await?;
-        let dapi_at = launch::ready(self.context, "mock-dapi").await?;
-        let control = |line: &ReadyLine| Control::new(http.clone(), address(line, "control"));
-        let nodes = node_urls.keys().cloned().collect();
-        let mocks = Mocks {
-            openai: vec![OpenaiControl {
-                service: "mock-openai".to_owned(),
-                nodes,
-                control: control(&openai_at),
-            }],
-            dapi: Some(control(&dapi_at)),
-            chain: Some(control(&chain_at)),
-        };
-
-        for (index, host) in hosts.iter().enumerate() {
-            self.spawn_host(index, host, &chain_at, &dapi_at).await?;
+        let (chain, dapi, openai) = self.lease_mocks(resolved)?;
+        let node_urls: BTreeMap<String, String> = openai
+            .iter()
+            .filter_map(|(name, address)| {
+                Some((name.strip_prefix("node:")?.to_owned(), format!("http://{address}")))
+            })
+            .collect();
+        let config = MockConfig::Chain(chain_config(resolved, &creator, &participants));
+        let state = vec!["--state".to_owned(), context.work.join("chain-state.json").display().to_string()];
+        self.mock(context, "mock-chain", &config, &chain, state).await?;
+        let config = MockConfig::Openai(scenario::configs::openai_config(resolved, false));
+        self.mock(context, "mock-openai", &config, &openai, Vec::new()).await?;
+        let config = MockConfig::Dapi(scenario::configs::dapi_config(resolved, &node_urls, false));
+        self.mock(context, "mock-dapi", &config, &dapi, Vec::new()).await?;
+        for mock in ["mock-chain", "mock-openai", "mock-dapi"] {
+            launch::ready(context, mock).await?;
         }
-        let mut surfaces_hosts = Vec::new();
-        let mut urls = BTreeMap::new();
-        for (index, host) in hosts.iter().enumerate() {
-            let service = format!("host-{index}");
-            let line = launch::ready(self.context, &service).await?;
-            let base = format!("http://{}", address(&line, "http"));
-            urls.insert(host.address.clone(), base.clone());
-            surfaces_hosts.push(HostSurface { service, base, participant: host.address.clone() });
-        }
-        let chain = self.chain_config(&creator, &hosts, &urls);
-        put(&control(&chain_at), &MockConfig::Chain(chain), "mock-chain").await?;
-        self.spawn_gateway(&creator, &admin_key, &chain_at).await?;
-        let gateway_at = launch::ready(self.context, "gateway").await?;
-        let escrows: Vec<String> =
-            (1..=self.context.resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect();
-        let surfaces = Surfaces {
-            client: http,
-            gateway: format!("http://{}", address(&gateway_at, "http")),
-            admin_key,
-            hosts: surfaces_hosts,
-            session_prefix: "/devshard/v2".to_owned(),
-            escrows,
+        let hosts = self.hosts(context, &participants, &chain, &dapi).await?;
+        let gateway = self.gateway(context, &creator, &admin_key, &chain).await?;
+        let control = |addresses: &Addresses| Control::new(http.clone(), &addresses["control"].to_string());
+        let pool = OpenaiControl {
+            service: "mock-openai".to_owned(),
+            nodes: node_urls.keys().cloned().collect(),
+            control: control(&openai),
         };
-        let required = self.required();
-        Ok(Running { surfaces, mocks, node_urls, model: MODEL.to_owned(), required, waits_s: (0, 0) })
-    }
-
-    fn required(&self) -> Vec<String> {
-        let hosts =
-            (0..self.context.resolved.scenario.devshard.participants).map(|index| format!("host-{index}"));
-        let fixed = ["mock-chain", "mock-dapi", "mock-openai", "gateway"].map(str::to_owned);
-        fixed.into_iter().chain(hosts).collect()
-    }
-
-    fn chain_config(
-        &self,
-        creator: &Identity,
-        hosts: &[Identity],
-        urls: &BTreeMap<String, String>,
-    ) -> ChainConfig {
-        let devshard = &self.context.resolved.scenario.devshard;
-        let slots = devshard.slots.unwrap_or(devshard.participants);
-        let slot_owner = |slot: u32| hosts[slot as usize % hosts.len()].address.clone();
-        let participant = |host: &Identity| ChainParticipant {
-            address: host.address.clone(),
-            inference_url: urls.get(&host.address).cloned().unwrap_or_default(),
-        };
-        let escrow = |id: u32| ChainEscrow {
-            id: u64::from(id),
-            creator: creator.address.clone(),
-            amount: ESCROW_AMOUNT,
-            slots: (0..slots).map(slot_owner).collect(),
+        Ok(Running {
+            mocks: Mocks { openai: vec![pool], dapi: Some(control(&dapi)), chain: Some(control(&chain)) },
+            surfaces: Surfaces {
+                client: http,
+                gateway: format!("http://{gateway}"),
+                admin_key,
+                hosts,
+                session_prefix: "/devshard/v2".to_owned(),
+                escrows: (1..=resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect(),
+            },
+            node_urls,
             model: MODEL.to_owned(),
-            epoch: 1,
-            token_price: TOKEN_PRICE,
-            fee_per_nonce: FEE_PER_NONCE,
-            validation_rate: basis_points(devshard.validation_rate),
-            vote_threshold_factor: VOTE_THRESHOLD_FACTOR,
-            settled: false,
-        };
-        ChainConfig {
-            v: scenario::control::CONTROL_VERSION,
-            chain_id: CHAIN_ID.to_owned(),
-            participants: hosts.iter().map(participant).collect(),
-            escrows: (1..=devshard.escrows).map(escrow).collect(),
-            epoch: 1,
-            block_interval: Micros::from_s(1),
-            rules: Vec::new(),
+            required: self.services.iter().map(|spawn| spawn.service.clone()).collect(),
+            waits_s: (0, 0),
+        })
+    }
+
+    fn participants(&mut self, resolved: &Resolved) -> Result<Vec<Participant>, RunnerError> {
+        let devshard = &resolved.scenario.devshard;
+        let mut participants = Vec::new();
+        for index in 0..devshard.participants {
+            let host = format!("host-{index}");
+            let mut replicas = Vec::new();
+            for replica in 0..devshard.replicas {
+                let service = if devshard.replicas > 1 { format!("{host}-{replica}") } else { host.clone() };
+                replicas.push(Replica { service, address: self.ports.lease()? });
+            }
+            let router = if devshard.replicas > 1 {
+                Some(Replica { service: format!("router-{index}"), address: self.ports.lease()? })
+            } else {
+                None
+            };
+            participants.push(Participant { host, identity: identity()?, replicas, router });
         }
+        Ok(participants)
     }
 
-    async fn spawn_mock(&mut self, name: &str, config: &MockConfig) -> Result<(), RunnerError> {
-        let file = format!("faults/start-{name}.json");
-        self.context.dir.write_json(&file, config)?;
-        let args = vec!["--config".to_owned(), self.context.dir.path(&file).display().to_string()];
-        self.spawn(name, name, args, BTreeMap::new()).await
+    fn lease_mocks(&mut self, resolved: &Resolved) -> Result<(Addresses, Addresses, Addresses), RunnerError> {
+        let fixed = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mut lease = |names: Vec<String>| -> Result<Addresses, RunnerError> {
+            names.into_iter().map(|name| Ok((name, self.ports.lease()?))).collect()
+        };
+        let chain = lease(fixed(&["grpc", "rpc", "control"]))?;
+        let mut names = fixed(&["http", "control", "grpc:gateway"]);
+        names.extend((0..resolved.scenario.devshard.participants).map(|index| format!("grpc:host-{index}")));
+        let dapi = lease(names)?;
+        let mut names = fixed(&["control"]);
+        names.extend(resolved.nodes.iter().map(|node| format!("node:{}", node.name)));
+        Ok((chain, dapi, lease(names)?))
     }
 
-    async fn spawn_host(
+    async fn mock(
         &mut self,
-        index: usize,
-        host: &Identity,
-        chain: &ReadyLine,
-        dapi: &ReadyLine,
+        context: &mut Context<'_>,
+        name: &str,
+        config: &MockConfig,
+        addresses: &Addresses,
+        mut args: Vec<String>,
     ) -> Result<(), RunnerError> {
-        let service = format!("host-{index}");
-        let config = json!({
-            "host": service,
-            "chain_grpc": address(chain, "grpc"),
-            "dapi_grpc": address(dapi, &format!("grpc:{service}")),
-            "database": self.context.work.join(format!("{service}.db")),
-            "personality": self.choice.personality,
-        });
-        let env = BTreeMap::from([("PROOFLOAD_HOST_KEY".to_owned(), host.key_hex.clone())]);
-        self.spawn_configured("ref-host", &service, &config, env).await
+        context.dir.write_json(&format!("faults/start-{name}.json"), config)?;
+        args.extend(["--config".to_owned(), write_work(context, name, config)?]);
+        for (listener, address) in addresses {
+            args.extend(["--port".to_owned(), format!("{listener}={}", address.port())]);
+        }
+        self.spawn(context, name, name, args, BTreeMap::new()).await
     }
 
-    async fn spawn_gateway(
+    async fn hosts(
         &mut self,
+        context: &mut Context<'_>,
+        participants: &[Participant],
+        chain: &Addresses,
+        dapi: &Addresses,
+    ) -> Result<Vec<HostSurface>, RunnerError> {
+        let mut surfaces = Vec::new();
+        for participant in participants {
+            for replica in &participant.replicas {
+                let config = json!({
+                    "host": participant.host,
+                    "listen": replica.address.to_string(),
+                    "chain_grpc": chain["grpc"].to_string(),
+                    "dapi_grpc": dapi[&format!("grpc:{}", participant.host)].to_string(),
+                    "database": context.work.join(format!("{}.db", replica.service)),
+                    "personality": self.choice.personality,
+                });
+                let key = participant.identity.key_hex.clone();
+                let env = BTreeMap::from([("PROOFLOAD_HOST_KEY".to_owned(), key)]);
+                self.configured(context, "ref-host", &replica.service, &config, env).await?;
+                surfaces.push(HostSurface {
+                    service: replica.service.clone(),
+                    base: format!("http://{}", replica.address),
+                    participant: participant.identity.address.clone(),
+                });
+            }
+        }
+        for router in participants
+            .iter()
+            .filter_map(|participant| Some((participant.router.as_ref()?, &participant.replicas)))
+        {
+            let (router, replicas) = router;
+            let upstreams: Vec<String> = replicas.iter().map(|replica| replica.address.to_string()).collect();
+            let config = json!({"listen": router.address.to_string(), "upstreams": upstreams});
+            self.configured(context, "ref-router", &router.service, &config, BTreeMap::new()).await?;
+        }
+        let waiting: Vec<String> = self.services.iter().skip(3).map(|spawn| spawn.service.clone()).collect();
+        for service in waiting {
+            launch::ready(context, &service).await?;
+        }
+        Ok(surfaces)
+    }
+
+    async fn gateway(
+        &mut self,
+        context: &mut Context<'_>,
         creator: &Identity,
         admin_key: &str,
-        chain: &ReadyLine,
-    ) -> Result<(), RunnerError> {
-        let escrows: Vec<u32> = (1..=self.context.resolved.scenario.devshard.escrows).collect();
+        chain: &Addresses,
+    ) -> Result<SocketAddrV4, RunnerError> {
+        let address = self.ports.lease()?;
+        let escrows: Vec<u32> = (1..=context.resolved.scenario.devshard.escrows).collect();
         let config = json!({
             "escrow_ids": escrows,
             "model": MODEL,
-            "chain_grpc": address(chain, "grpc"),
-            "database_dir": self.context.work.join("gateway"),
+            "listen": address.to_string(),
+            "chain_grpc": chain["grpc"].to_string(),
+            "database_dir": context.work.join("gateway"),
             "personality": self.choice.personality,
         });
         let env = BTreeMap::from([
             ("PROOFLOAD_CREATOR_KEY".to_owned(), creator.key_hex.clone()),
             ("PROOFLOAD_ADMIN_KEY".to_owned(), admin_key.to_owned()),
         ]);
-        self.spawn_configured("ref-gateway", "gateway", &config, env).await
+        self.configured(context, "ref-gateway", "gateway", &config, env).await?;
+        launch::ready(context, "gateway").await?;
+        Ok(address)
     }
 
-    async fn spawn_configured(
+    async fn configured(
         &mut self,
+        context: &mut Context<'_>,
         program: &str,
         service: &str,
-        config: &Value,
+        config: &impl Serialize,
         env: BTreeMap<String, String>,
     ) -> Result<(), RunnerError> {
-        let file = self.context.work.join(format!("{service}.json"));
-        let text = serde_json::to_vec_pretty(config).map_err(|e| RunnerError::Internal(e.to_string()))?;
-        std::fs::write(&file, text)
-            .map_err(|error| RunnerError::environment(format!("writing {}: {error}", file.display())))?;
-        let mut args = vec!["--config".to_owned(), file.display().to_string()];
+        let mut args = vec!["--config".to_owned(), write_work(context, service, config)?];
+        // A planted defect of a participant sits in its first process.
+        let planted = service.strip_suffix("-0").filter(|host| host.starts_with("host-")).unwrap_or(service);
         if let Some(defect) = &self.choice.defect
-            && DEFECTS.contains(&(defect.as_str(), service))
+            && (DEFECTS.contains(&(defect.as_str(), service))
+                || DEFECTS.contains(&(defect.as_str(), planted)))
         {
             args.extend(["--defect".to_owned(), defect.clone()]);
         }
-        self.spawn(program, service, args, env).await
+        self.spawn(context, program, service, args, env).await
     }
 
     async fn spawn(
         &mut self,
+        context: &mut Context<'_>,
         program: &str,
         service: &str,
         args: Vec<String>,
         env: BTreeMap<String, String>,
     ) -> Result<(), RunnerError> {
-        let spawn = launch::child(self.context, program, service, args, env);
-        self.context.guard.spawn(spawn).await
+        let spawn = launch::child(context, program, service, args, env);
+        self.services.push(spawn.clone());
+        launch::spawn(context, spawn).await
     }
 }
 
-fn address<'a>(line: &'a ReadyLine, name: &str) -> &'a str {
-    line.ready.get(name).map_or("", String::as_str)
+/// Writes a configuration into the private directory and gives its path.
+///
+/// # Errors
+/// [`RunnerError::Environment`] when it can't be written.
+pub(super) fn write_work(
+    context: &Context<'_>,
+    service: &str,
+    config: &impl Serialize,
+) -> Result<String, RunnerError> {
+    let file = context.work.join(format!("{service}.json"));
+    let text = serde_json::to_vec_pretty(config).map_err(|error| RunnerError::Internal(error.to_string()))?;
+    std::fs::write(&file, text)
+        .map_err(|error| RunnerError::environment(format!("writing {}: {error}", file.display())))?;
+    Ok(file.display().to_string())
 }
 
-fn node_urls(line: &ReadyLine) -> BTreeMap<String, String> {
-    let node = |(name, address): (&String, &String)| {
-        Some((name.strip_prefix("node:")?.to_owned(), format!("http://{address}")))
+/// The chain knows every participant's address before anything runs: all ports are leased.
+fn chain_config(resolved: &Resolved, creator: &Identity, participants: &[Participant]) -> ChainConfig {
+    let devshard = &resolved.scenario.devshard;
+    let slots = devshard.slots.unwrap_or(devshard.participants);
+    let slot_owner = |slot: u32| participants[slot as usize % participants.len()].identity.address.clone();
+    let participant = |participant: &Participant| ChainParticipant {
+        address: participant.identity.address.clone(),
+        inference_url: participant.url(),
     };
-    line.ready.iter().filter_map(node).collect()
+    let escrow = |id: u32| ChainEscrow {
+        id: u64::from(id),
+        creator: creator.address.clone(),
+        amount: ESCROW_AMOUNT,
+        slots: (0..slots).map(slot_owner).collect(),
+        model: MODEL.to_owned(),
+        epoch: 1,
+        token_price: TOKEN_PRICE,
+        fee_per_nonce: FEE_PER_NONCE,
+        validation_rate: basis_points(devshard.validation_rate),
+        vote_threshold_factor: VOTE_THRESHOLD_FACTOR,
+        settled: false,
+    };
+    ChainConfig {
+        v: scenario::control::CONTROL_VERSION,
+        chain_id: CHAIN_ID.to_owned(),
+        participants: participants.iter().map(participant).collect(),
+        escrows: (1..=devshard.escrows).map(escrow).collect(),
+        epoch: 1,
+        block_interval: Micros::from_s(1),
+        rules: Vec::new(),
+    }
 }
 
 fn random<const N: usize>() -> Result<[u8; N], RunnerError> {

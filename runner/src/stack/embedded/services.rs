@@ -1,0 +1,188 @@
+//! Service actions on the embedded stack: end, start again at the same address, freeze and thaw.
+//!
+//! Names are those of the scenario. A participant with replicas and the routers are groups: an action on the group is
+//! done to each member. Pool nodes share a process: theirs are orders to `mock-openai`.
+
+use std::time::Duration;
+
+use scenario::control::{MockConfig, NodeAct};
+use scenario::model::ServiceAction;
+
+use super::Embedded;
+use crate::guard::ServiceSignal;
+use crate::stack::{ActError, Context, Running, launch};
+
+/// How long a service may take to end after SIGTERM or SIGKILL before the action counts as refused.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+impl Embedded {
+    /// Carries out one action on every service that its name stands for.
+    pub(super) async fn carry_out(
+        &mut self,
+        action: &ServiceAction,
+        running: &Running,
+        context: &mut Context<'_>,
+    ) -> Result<(), ActError> {
+        let (ServiceAction::Stop(name)
+        | ServiceAction::Start(name)
+        | ServiceAction::Kill(name)
+        | ServiceAction::Pause(name)
+        | ServiceAction::Unpause(name)
+        | ServiceAction::Restart(name)) = action
+        else {
+            return Err(refused("deactivation is a call of the gateway, not of the stack"));
+        };
+        if context.resolved.nodes.iter().any(|node| node.name == *name) {
+            return self.on_node(action, name, running).await;
+        }
+        let members = self.members(name);
+        if members.is_empty() {
+            return Err(refused(format!("the embedded stack runs no {name} for this scenario")));
+        }
+        for service in members {
+            match action {
+                ServiceAction::Stop(_) => {
+                    self.end(&service, ServiceSignal::Terminate, running, context).await?;
+                }
+                ServiceAction::Kill(_) => self.end(&service, ServiceSignal::Kill, running, context).await?,
+                ServiceAction::Start(_) => self.start_again(&service, context).await?,
+                ServiceAction::Restart(_) => {
+                    self.end(&service, ServiceSignal::Terminate, running, context).await?;
+                    self.start_again(&service, context).await?;
+                }
+                ServiceAction::Pause(_) => {
+                    alive(&service, context)?;
+                    self.down.insert(service.clone(), ServiceAction::Unpause(service.clone()));
+                    context.guard.signal(&service, ServiceSignal::Stop).await?;
+                }
+                ServiceAction::Unpause(_) => {
+                    alive(&service, context)?;
+                    context.guard.signal(&service, ServiceSignal::Continue).await?;
+                    self.down.remove(&service);
+                }
+                ServiceAction::Deactivate(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Services that a name stands for, in start order.
+    fn members(&self, name: &str) -> Vec<String> {
+        let own = |service: &str| {
+            service == name
+                || service
+                    .strip_prefix(name)
+                    .and_then(|rest| rest.strip_prefix('-'))
+                    .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        self.services.iter().map(|spawn| &spawn.service).filter(|service| own(service)).cloned().collect()
+    }
+
+    async fn end(
+        &mut self,
+        service: &str,
+        signal: ServiceSignal,
+        running: &Running,
+        context: &mut Context<'_>,
+    ) -> Result<(), ActError> {
+        alive(service, context)?;
+        self.keep_config(service, running, context).await?;
+        self.down.insert(service.to_owned(), ServiceAction::Start(service.to_owned()));
+        if launch::end(context, service, signal, END_LIMIT).await? {
+            return Ok(());
+        }
+        Err(refused(format!("{service} did not end within {} s", END_LIMIT.as_secs())))
+    }
+
+    async fn start_again(&mut self, service: &str, context: &mut Context<'_>) -> Result<(), ActError> {
+        if context.dispatcher.services.get(service).is_some_and(|state| state.running) {
+            return Err(refused(format!("{service} runs already")));
+        }
+        let known = self.services.iter().find(|spawn| spawn.service == service).cloned();
+        let spawn = known.ok_or_else(|| refused(format!("{service} was never started")))?;
+        launch::spawn(context, spawn).await?;
+        launch::ready(context, service).await?;
+        self.down.remove(service);
+        Ok(())
+    }
+
+    /// A mock holds its rules in memory: what is in force now is what it starts with the next time.
+    async fn keep_config(
+        &self,
+        service: &str,
+        running: &Running,
+        context: &mut Context<'_>,
+    ) -> Result<(), ActError> {
+        let control = match service {
+            "mock-openai" => running.mocks.openai.first().map(|pool| &pool.control),
+            "mock-dapi" => running.mocks.dapi.as_ref(),
+            "mock-chain" => running.mocks.chain.as_ref(),
+            _ => None,
+        };
+        let Some(control) = control else { return Ok(()) };
+        let config: Result<MockConfig, String> = context.dispatcher.through(control.config()).await?;
+        match config {
+            Ok(config) => {
+                super::start::write_work(context, service, &config)?;
+                Ok(())
+            }
+            // A frozen mock can't be asked; what it began with is then all there is.
+            Err(why) => Err(refused(format!("{service} does not show its configuration: {why}"))),
+        }
+    }
+
+    async fn on_node(
+        &mut self,
+        action: &ServiceAction,
+        name: &str,
+        running: &Running,
+    ) -> Result<(), ActError> {
+        let node = name.to_owned();
+        let acts = match action {
+            ServiceAction::Stop(_) => vec![NodeAct::Stop { node }],
+            ServiceAction::Kill(_) => vec![NodeAct::Kill { node }],
+            ServiceAction::Start(_) => vec![NodeAct::Start { node }],
+            ServiceAction::Restart(_) => vec![NodeAct::Kill { node: node.clone() }, NodeAct::Start { node }],
+            _ => {
+                let why = "pool nodes share one process on the embedded stack, so that one alone can't be frozen; \
+                           a fault rule with `stall` does the same";
+                return Err(refused(why));
+            }
+        };
+        let pool = running.mocks.openai.iter().find(|pool| pool.nodes.iter().any(|known| known == name));
+        let pool = pool.ok_or_else(|| refused(format!("no pool process serves {name}")))?;
+        for act in acts {
+            pool.control.act(&act).await.map_err(refused)?;
+            match act {
+                NodeAct::Start { .. } => drop(self.down.remove(name)),
+                NodeAct::Stop { .. } | NodeAct::Kill { .. } => {
+                    self.down.insert(name.to_owned(), ServiceAction::Start(name.to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Mocks first, because rules are taken off there; then in the order of the first start, nodes last.
+    pub(super) fn undo_in_order(&self) -> Vec<ServiceAction> {
+        let position = |name: &String| {
+            let found = self.services.iter().position(|spawn| spawn.service == *name);
+            found.unwrap_or(self.services.len())
+        };
+        let mut down: Vec<(usize, &ServiceAction)> =
+            self.down.iter().map(|(name, action)| (position(name), action)).collect();
+        down.sort_by_key(|(position, _)| *position);
+        down.into_iter().map(|(_, action)| action.clone()).collect()
+    }
+}
+
+fn refused(why: impl Into<String>) -> ActError {
+    ActError::Refused(why.into())
+}
+
+fn alive(service: &str, context: &Context<'_>) -> Result<(), ActError> {
+    if context.dispatcher.services.get(service).is_some_and(|state| state.running) {
+        return Ok(());
+    }
+    Err(refused(format!("{service} does not run")))
+}
