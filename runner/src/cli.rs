@@ -138,7 +138,7 @@ pub struct StackArgs {
     #[arg(long, value_enum, default_value_t = StackKind::Embedded)]
     pub stack: StackKind,
     /// Personality of the reference Devshard.
-    #[arg(long, default_value = "intended", value_parser = ["intended"])]
+    #[arg(long, default_value = "intended", value_parser = ["intended", "july"])]
     pub personality: String,
     /// Planted defect; only in builds for the self-test.
     #[cfg(feature = "planted-defects")]

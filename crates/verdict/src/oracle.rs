@@ -69,7 +69,9 @@ pub fn compare(resolved: &Resolved, salt: &str, calls: &[NodeCall], hits: &[Hit]
         oracle.compared += 1;
         let expected = expected_rule(resolved.scenario.seed, &rules, call, id);
         let hit = call.rule.as_deref();
-        if expected != hit && !(hit.is_none() && matches!(call.outcome, NodeOutcome::ClientCancelled | NodeOutcome::Killed)) {
+        if expected != hit
+            && !(hit.is_none() && matches!(call.outcome, NodeOutcome::ClientCancelled | NodeOutcome::Killed))
+        {
             oracle.disputed.insert(id.to_owned());
             let text = |rule: Option<&str>| rule.unwrap_or("no rule").to_owned();
             oracle.differences.push(format!(

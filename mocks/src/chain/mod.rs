@@ -43,7 +43,11 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// [`MockError::Config`] for a configuration that is refused, [`MockError::Io`] for a state file
 /// that can't be used and when a listener can't be bound.
-pub async fn start(config: MockConfig, state: Option<PathBuf>, listen: impl Into<Listen>) -> Result<Running, MockError> {
+pub async fn start(
+    config: MockConfig,
+    state: Option<PathBuf>,
+    listen: impl Into<Listen>,
+) -> Result<Running, MockError> {
     let refused = |reason| MockError::Config { place: "of mock-chain".to_owned(), reason };
     let MockConfig::Chain(config) = config else {
         return Err(refused("`mock` must be \"chain\" for this program".to_owned()));

@@ -43,7 +43,11 @@ const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 ///
 /// # Errors
 /// [`MockError::Config`] for a configuration that is refused, [`MockError::Io`] when a listener can't be bound.
-pub async fn start(config: MockConfig, log_max: usize, listen: impl Into<Listen>) -> Result<Running, MockError> {
+pub async fn start(
+    config: MockConfig,
+    log_max: usize,
+    listen: impl Into<Listen>,
+) -> Result<Running, MockError> {
     let refused = |reason| MockError::Config { place: "of mock-openai".to_owned(), reason };
     let MockConfig::Openai(config) = config else {
         return Err(refused("`mock` must be \"openai\" for this program".to_owned()));
@@ -129,7 +133,9 @@ async fn accept(
 async fn reopen(address: &std::io::Result<SocketAddr>, listens: bool) -> Result<TcpListener, String> {
     match address {
         _ if listens => Err("this node listens already".to_owned()),
-        Ok(address) => TcpListener::bind(address).await.map_err(|error| format!("binding {address}: {error}")),
+        Ok(address) => {
+            TcpListener::bind(address).await.map_err(|error| format!("binding {address}: {error}"))
+        }
         Err(error) => Err(format!("the node's address is not known: {error}")),
     }
 }

@@ -30,6 +30,9 @@ pub struct Spawn {
     pub env: BTreeMap<String, String>,
     /// File that gets standard error, and standard output unless it is forwarded.
     pub log: PathBuf,
+    /// User and group id to run as; those of the guard when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<(u32, u32)>,
 }
 
 /// Signals that the runner sends to services.

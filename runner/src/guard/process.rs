@@ -130,6 +130,9 @@ fn start(spawn: &Spawn) -> std::io::Result<Child> {
             command.env(name, value);
         }
     }
+    if let Some((uid, gid)) = spawn.user {
+        command.gid(gid).uid(uid).current_dir("/");
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()
 }
 

@@ -39,6 +39,8 @@ pub struct ServiceState {
     pub running: bool,
     /// Its exit is expected: the runner asked for it.
     pub exit_planned: bool,
+    /// It is a short program whose good end is no event to worry about.
+    pub ends_by_itself: bool,
     /// Why it could not be started.
     pub not_spawned: Option<String>,
     /// Exit code or signal of its latest end, in words.
@@ -191,7 +193,8 @@ impl Dispatcher {
                     state.ended = Some(ended_in_words(code, signal));
                 }
                 // Loadgen ends by itself when its plan is done.
-                let planned = state.exit_planned || (service == crate::stack::LOADGEN && code == Some(0));
+                let by_itself = state.ends_by_itself || service == crate::stack::LOADGEN;
+                let planned = state.exit_planned || (by_itself && code == Some(0));
                 self.log(EventKind::ProcessExited { service, pid, code, signal, planned })
             }
         }

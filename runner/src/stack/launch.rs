@@ -40,6 +40,7 @@ pub fn child(
         args,
         env,
         log: context.dir.path(&log_file(service)),
+        user: None,
     }
 }
 
@@ -106,6 +107,31 @@ pub async fn ready(context: &mut Context<'_>, service: &str) -> Result<ReadyLine
                 return Err(failed(context.dir, service, message));
             }
         }
+    }
+}
+
+/// Waits for a short program to end by itself and well.
+///
+/// # Errors
+/// [`RunnerError::Environment`] with its log when it fails, can't be started, or takes longer than the limit.
+pub async fn finished(context: &mut Context<'_>, service: &str, limit: Duration) -> Result<(), RunnerError> {
+    context.dispatcher.services.entry(service.to_owned()).or_default().ends_by_itself = true;
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        let state = context.dispatcher.services.entry(service.to_owned()).or_default();
+        let message = match (&state.not_spawned, state.ended.as_deref()) {
+            (Some(error), _) => format!("starting {service}: {error}"),
+            (None, Some("exit code 0")) => return Ok(()),
+            (None, Some(ended)) => format!("{service} failed ({ended})"),
+            (None, None) => match tokio::time::timeout_at(deadline, context.dispatcher.next()).await {
+                Ok(taken) => {
+                    taken?;
+                    continue;
+                }
+                Err(_) => format!("{service} did not end within {} s", limit.as_secs()),
+            },
+        };
+        return Err(failed(context.dir, service, message));
     }
 }
 

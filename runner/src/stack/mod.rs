@@ -9,6 +9,7 @@ pub mod compose;
 pub mod embedded;
 pub mod launch;
 pub mod ports;
+pub mod postgres;
 pub mod programs;
 pub mod reference;
 
@@ -214,6 +215,8 @@ pub struct Running {
     pub node_urls: BTreeMap<String, String>,
     /// Model that is served.
     pub model: String,
+    /// Postgres URL of each participant's leases, by participant (`host-0`); empty without Postgres. May hold a secret.
+    pub postgres: BTreeMap<String, String>,
     /// Services that must stay up.
     pub required: Vec<String>,
     /// Protocol waits as status shows them, seconds: refusal, execution. Filled after the start.

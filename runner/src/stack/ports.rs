@@ -27,7 +27,9 @@ impl Ports {
     /// [`RunnerError::Environment`] when there is no socket or no port left.
     pub fn lease(&mut self) -> Result<SocketAddrV4, RunnerError> {
         let failed = |error: rustix::io::Errno| {
-            RunnerError::environment(format!("leasing a port of 127.0.0.1: {error}; free some ports or files"))
+            RunnerError::environment(format!(
+                "leasing a port of 127.0.0.1: {error}; free some ports or files"
+            ))
         };
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(failed)?;

@@ -39,9 +39,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                     event.seq,
                 ));
             }
-            EventKind::Probe { service, ready: false, detail }
-                if up && !covers(&planned, service) =>
-            {
+            EventKind::Probe { service, ready: false, detail } if up && !covers(&planned, service) => {
                 let detail = detail.as_deref().unwrap_or("no answer");
                 sheet.witness(about(
                     "not-ready",

@@ -191,8 +191,14 @@ fn locks(case: &Case<'_>, sheet: &mut Sheet) {
         .collect();
     let mut used: BTreeSet<&str> = BTreeSet::new();
     // Without an allocator hosts fall back to nodes they know (contract mocks 4).
-    let dapi_faults = acted_on(case, "mock-dapi") ||
-        evidence.run.resolved.scenario.faults.iter().any(|rule| matches!(rule.action, FaultAction::Dapi(_)));
+    let dapi_faults = acted_on(case, "mock-dapi")
+        || evidence
+            .run
+            .resolved
+            .scenario
+            .faults
+            .iter()
+            .any(|rule| matches!(rule.action, FaultAction::Dapi(_)));
     for call in &evidence.calls {
         sheet.looked(1);
         let id = call.request_id.as_deref().unwrap_or("a call outside the plan");

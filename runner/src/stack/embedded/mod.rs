@@ -13,6 +13,7 @@ use evidence::snapshot::ProcessIdentity;
 use scenario::model::{Resolved, ServiceAction, Storage};
 
 use super::ports::Ports;
+use super::postgres::{self, Databases};
 use super::{ActError, Choice, Context, Provider, Running, Step, launch};
 use crate::error::RunnerError;
 use crate::guard::Spawn;
@@ -44,6 +45,7 @@ pub const DEFECTS: [(&str, &str); 14] = [
 pub struct Embedded {
     choice: Choice,
     ports: Ports,
+    databases: Option<Databases>,
     /// Every service as it is started, in start order.
     services: Vec<Spawn>,
     /// What actions left down, and what brings it back.
@@ -54,7 +56,7 @@ impl Embedded {
     /// Nothing is started yet.
     #[must_use]
     pub fn new(choice: Choice) -> Self {
-        Self { choice, ports: Ports::default(), services: Vec::new(), down: BTreeMap::new() }
+        Self { choice, ports: Ports::default(), databases: None, services: Vec::new(), down: BTreeMap::new() }
     }
 }
 
@@ -73,20 +75,22 @@ impl Provider for Embedded {
         }
     }
 
-    fn programs(&self, _resolved: &Resolved) -> Vec<&'static str> {
-        PROGRAMS.to_vec()
+    fn programs(&self, resolved: &Resolved) -> Vec<&'static str> {
+        let mut programs = PROGRAMS.to_vec();
+        if resolved.scenario.devshard.replicas > 1 {
+            programs.push("ref-router");
+        }
+        programs
     }
 
     fn cannot_do(&self, resolved: &Resolved) -> Option<String> {
-        let devshard = &resolved.scenario.devshard;
-        if devshard.storage == Storage::Postgres || devshard.replicas > 1 {
-            return Some(
-                "this scenario needs Postgres (leases or replicas), which the embedded stack of this build does not \
-                 start"
-                    .to_owned(),
-            );
+        if resolved.scenario.devshard.storage == Storage::Sqlite {
+            return None;
         }
-        None
+        let found = postgres::find(|name| std::env::var(name).ok());
+        found.err().map(|why| {
+            format!("this scenario needs Postgres, and there is {why}; set PGHOST or install the server")
+        })
     }
 
     fn start<'a>(&'a mut self, context: &'a mut Context<'_>) -> Step<'a, Result<Running, RunnerError>> {
@@ -108,6 +112,15 @@ impl Provider for Embedded {
         context: &'a mut Context<'_>,
     ) -> Step<'a, Result<(), ActError>> {
         Box::pin(self.carry_out(action, running, context))
+    }
+
+    fn stop<'a>(&'a mut self, _context: &'a mut Context<'_>) -> Step<'a, Result<(), RunnerError>> {
+        Box::pin(async move {
+            match &self.databases {
+                Some(databases) => databases.close().await.map_err(RunnerError::environment),
+                None => Ok(()),
+            }
+        })
     }
 
     fn undo(&self) -> Vec<ServiceAction> {

@@ -10,6 +10,7 @@ use scenario::model::ServiceAction;
 
 use super::Embedded;
 use crate::guard::ServiceSignal;
+use crate::stack::postgres;
 use crate::stack::{ActError, Context, Running, launch};
 
 /// How long a service may take to end after SIGTERM or SIGKILL before the action counts as refused.
@@ -101,7 +102,10 @@ impl Embedded {
         let known = self.services.iter().find(|spawn| spawn.service == service).cloned();
         let spawn = known.ok_or_else(|| refused(format!("{service} was never started")))?;
         launch::spawn(context, spawn).await?;
-        launch::ready(context, service).await?;
+        match &self.databases {
+            Some(databases) if service == postgres::SERVICE => databases.ready(context).await?,
+            _ => drop(launch::ready(context, service).await?),
+        }
         self.down.remove(service);
         Ok(())
     }

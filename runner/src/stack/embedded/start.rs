@@ -4,26 +4,19 @@ use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 
 use evidence::redact::Redactor;
-use scenario::control::{ChainConfig, ChainEscrow, ChainParticipant, MockConfig, basis_points};
-use scenario::model::Resolved;
-use scenario::units::Micros;
+use scenario::control::MockConfig;
+use scenario::model::{Resolved, Storage};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{DEFECTS, Embedded, MODEL};
-use crate::clock::random_bytes;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::collect::{HostSurface, Surfaces};
 use crate::control::{Control, client};
 use crate::error::RunnerError;
+use crate::stack::reference::{Identity, chain_config, random};
+use crate::stack::postgres::{self, Databases, Source};
 use crate::stack::{Context, Running, launch};
-
-/// Balance of an escrow: far above what any committed plan can spend (contract gateway 6.8).
-const ESCROW_AMOUNT: u64 = 1_000_000_000_000;
-const TOKEN_PRICE: u64 = 100;
-const FEE_PER_NONCE: u64 = 1;
-const VOTE_THRESHOLD_FACTOR: u32 = 50;
-const CHAIN_ID: &str = "proofload-1";
 
 /// Leased addresses of one service by listener name.
 type Addresses = BTreeMap<String, SocketAddrV4>;
@@ -50,13 +43,6 @@ impl Participant {
     }
 }
 
-/// Keys of one run, fresh for each: they protect nothing beyond it and never reach a file.
-#[derive(Clone)]
-struct Identity {
-    key_hex: String,
-    address: String,
-}
-
 impl Embedded {
     /// Starts everything and waits until every program is ready.
     ///
@@ -64,13 +50,24 @@ impl Embedded {
     /// [`RunnerError::Environment`] with the program's last log lines when one does not come up.
     pub(super) async fn start_all(&mut self, context: &mut Context<'_>) -> Result<Running, RunnerError> {
         let resolved = context.resolved;
-        let creator = identity()?;
+        let creator = Identity::fresh()?;
         let admin_key = hex::encode(random::<24>()?);
         let participants = self.participants(resolved)?;
         let mut secrets: Vec<String> =
             participants.iter().map(|participant| participant.identity.key_hex.clone()).collect();
         secrets.extend([creator.key_hex.clone(), admin_key.clone()]);
+        let source = match resolved.scenario.devshard.storage {
+            Storage::Sqlite => None,
+            Storage::Postgres => {
+                Some(postgres::find(|name| std::env::var(name).ok()).map_err(RunnerError::CannotDo)?)
+            }
+        };
+        secrets.extend(source.iter().flat_map(Databases::secrets));
         context.dir.set_redactor(Redactor::new(secrets));
+        let urls = match source {
+            Some(source) => self.postgres(context, source, &participants).await?,
+            None => BTreeMap::new(),
+        };
         let http = client().map_err(RunnerError::environment)?;
 
         let (chain, dapi, openai) = self.lease_mocks(resolved)?;
@@ -80,7 +77,10 @@ impl Embedded {
                 Some((name.strip_prefix("node:")?.to_owned(), format!("http://{address}")))
             })
             .collect();
-        let config = MockConfig::Chain(chain_config(resolved, &creator, &participants));
+        // The chain knows every participant's address before anything runs: all ports are leased.
+        let owners: Vec<Identity> = participants.iter().map(|one| one.identity.clone()).collect();
+        let known = participants.iter().map(|one| (one.identity.address.clone(), one.url())).collect();
+        let config = MockConfig::Chain(chain_config(resolved, &creator, &owners, &known));
         let state = vec!["--state".to_owned(), context.work.join("chain-state.json").display().to_string()];
         self.mock(context, "mock-chain", &config, &chain, state).await?;
         let config = MockConfig::Openai(scenario::configs::openai_config(resolved, false));
@@ -90,7 +90,7 @@ impl Embedded {
         for mock in ["mock-chain", "mock-openai", "mock-dapi"] {
             launch::ready(context, mock).await?;
         }
-        let hosts = self.hosts(context, &participants, &chain, &dapi).await?;
+        let hosts = self.hosts(context, &participants, (&chain, &dapi), &urls).await?;
         let gateway = self.gateway(context, &creator, &admin_key, &chain).await?;
         let control = |addresses: &Addresses| Control::new(http.clone(), &addresses["control"].to_string());
         let pool = OpenaiControl {
@@ -109,10 +109,31 @@ impl Embedded {
                 escrows: (1..=resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect(),
             },
             node_urls,
+            postgres: urls,
             model: MODEL.to_owned(),
             required: self.services.iter().map(|spawn| spawn.service.clone()).collect(),
             waits_s: (0, 0),
         })
+    }
+
+    /// One database for each participant; gives their URLs.
+    async fn postgres(
+        &mut self,
+        context: &mut Context<'_>,
+        source: Source,
+        participants: &[Participant],
+    ) -> Result<BTreeMap<String, String>, RunnerError> {
+        let mark = hex::encode(random::<4>()?);
+        let name = |host: &str| format!("proofload_{mark}_{}", host.replace('-', "_"));
+        let names = participants.iter().map(|participant| name(&participant.host)).collect();
+        let databases = Databases::open(source, names, context).await?;
+        self.services.extend(databases.spawn.clone());
+        let urls = participants
+            .iter()
+            .map(|participant| (participant.host.clone(), databases.url(&name(&participant.host))))
+            .collect();
+        self.databases = Some(databases);
+        Ok(urls)
     }
 
     fn participants(&mut self, resolved: &Resolved) -> Result<Vec<Participant>, RunnerError> {
@@ -130,7 +151,7 @@ impl Embedded {
             } else {
                 None
             };
-            participants.push(Participant { host, identity: identity()?, replicas, router });
+            participants.push(Participant { host, identity: Identity::fresh()?, replicas, router });
         }
         Ok(participants)
     }
@@ -169,10 +190,11 @@ impl Embedded {
         &mut self,
         context: &mut Context<'_>,
         participants: &[Participant],
-        chain: &Addresses,
-        dapi: &Addresses,
+        (chain, dapi): (&Addresses, &Addresses),
+        postgres: &BTreeMap<String, String>,
     ) -> Result<Vec<HostSurface>, RunnerError> {
         let mut surfaces = Vec::new();
+        let mut waiting = Vec::new();
         for participant in participants {
             for replica in &participant.replicas {
                 let config = json!({
@@ -183,9 +205,14 @@ impl Embedded {
                     "database": context.work.join(format!("{}.db", replica.service)),
                     "personality": self.choice.personality,
                 });
+                let mut args = Vec::new();
+                if let Some(url) = postgres.get(&participant.host) {
+                    args.extend(["--postgres-url".to_owned(), url.clone()]);
+                }
+                waiting.push(replica.service.clone());
                 let key = participant.identity.key_hex.clone();
                 let env = BTreeMap::from([("PROOFLOAD_HOST_KEY".to_owned(), key)]);
-                self.configured(context, "ref-host", &replica.service, &config, env).await?;
+                self.configured(context, ("ref-host", &replica.service), &config, args, env).await?;
                 surfaces.push(HostSurface {
                     service: replica.service.clone(),
                     base: format!("http://{}", replica.address),
@@ -193,16 +220,15 @@ impl Embedded {
                 });
             }
         }
-        for router in participants
-            .iter()
-            .filter_map(|participant| Some((participant.router.as_ref()?, &participant.replicas)))
-        {
-            let (router, replicas) = router;
-            let upstreams: Vec<String> = replicas.iter().map(|replica| replica.address.to_string()).collect();
+        for participant in participants {
+            let Some(router) = &participant.router else { continue };
+            let upstreams: Vec<String> =
+                participant.replicas.iter().map(|replica| replica.address.to_string()).collect();
             let config = json!({"listen": router.address.to_string(), "upstreams": upstreams});
-            self.configured(context, "ref-router", &router.service, &config, BTreeMap::new()).await?;
+            let program = ("ref-router", router.service.as_str());
+            self.configured(context, program, &config, Vec::new(), BTreeMap::new()).await?;
+            waiting.push(router.service.clone());
         }
-        let waiting: Vec<String> = self.services.iter().skip(3).map(|spawn| spawn.service.clone()).collect();
         for service in waiting {
             launch::ready(context, &service).await?;
         }
@@ -230,7 +256,7 @@ impl Embedded {
             ("PROOFLOAD_CREATOR_KEY".to_owned(), creator.key_hex.clone()),
             ("PROOFLOAD_ADMIN_KEY".to_owned(), admin_key.to_owned()),
         ]);
-        self.configured(context, "ref-gateway", "gateway", &config, env).await?;
+        self.configured(context, ("ref-gateway", "gateway"), &config, Vec::new(), env).await?;
         launch::ready(context, "gateway").await?;
         Ok(address)
     }
@@ -238,12 +264,12 @@ impl Embedded {
     async fn configured(
         &mut self,
         context: &mut Context<'_>,
-        program: &str,
-        service: &str,
+        (program, service): (&str, &str),
         config: &impl Serialize,
+        mut args: Vec<String>,
         env: BTreeMap<String, String>,
     ) -> Result<(), RunnerError> {
-        let mut args = vec!["--config".to_owned(), write_work(context, service, config)?];
+        args.extend(["--config".to_owned(), write_work(context, service, config)?]);
         // A planted defect of a participant sits in its first process.
         let planted = service.strip_suffix("-0").filter(|host| host.starts_with("host-")).unwrap_or(service);
         if let Some(defect) = &self.choice.defect
@@ -283,47 +309,4 @@ pub(super) fn write_work(
     std::fs::write(&file, text)
         .map_err(|error| RunnerError::environment(format!("writing {}: {error}", file.display())))?;
     Ok(file.display().to_string())
-}
-
-/// The chain knows every participant's address before anything runs: all ports are leased.
-fn chain_config(resolved: &Resolved, creator: &Identity, participants: &[Participant]) -> ChainConfig {
-    let devshard = &resolved.scenario.devshard;
-    let slots = devshard.slots.unwrap_or(devshard.participants);
-    let slot_owner = |slot: u32| participants[slot as usize % participants.len()].identity.address.clone();
-    let participant = |participant: &Participant| ChainParticipant {
-        address: participant.identity.address.clone(),
-        inference_url: participant.url(),
-    };
-    let escrow = |id: u32| ChainEscrow {
-        id: u64::from(id),
-        creator: creator.address.clone(),
-        amount: ESCROW_AMOUNT,
-        slots: (0..slots).map(slot_owner).collect(),
-        model: MODEL.to_owned(),
-        epoch: 1,
-        token_price: TOKEN_PRICE,
-        fee_per_nonce: FEE_PER_NONCE,
-        validation_rate: basis_points(devshard.validation_rate),
-        vote_threshold_factor: VOTE_THRESHOLD_FACTOR,
-        settled: false,
-    };
-    ChainConfig {
-        v: scenario::control::CONTROL_VERSION,
-        chain_id: CHAIN_ID.to_owned(),
-        participants: participants.iter().map(participant).collect(),
-        escrows: (1..=devshard.escrows).map(escrow).collect(),
-        epoch: 1,
-        block_interval: Micros::from_s(1),
-        rules: Vec::new(),
-    }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], RunnerError> {
-    random_bytes().map_err(|error| RunnerError::environment(format!("reading random bytes: {error}")))
-}
-
-fn identity() -> Result<Identity, RunnerError> {
-    let bytes: [u8; 32] = random()?;
-    let key = wire::keys::PrivateKey::from_bytes(&bytes).map_err(|e| RunnerError::Internal(e.to_string()))?;
-    Ok(Identity { key_hex: hex::encode(bytes), address: key.address().to_string() })
 }
