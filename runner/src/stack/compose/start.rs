@@ -230,6 +230,7 @@ impl Compose {
             node_urls: project::node_urls(resolved),
             model: MODEL.to_owned(),
             required,
+            postgres: BTreeMap::new(),
             waits_s: (0, 0),
         })
     }

@@ -14,8 +14,8 @@ use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::collect::{HostSurface, Surfaces};
 use crate::control::{Control, client};
 use crate::error::RunnerError;
-use crate::stack::reference::{Identity, chain_config, random};
 use crate::stack::postgres::{self, Databases, Source};
+use crate::stack::reference::{Identity, chain_config, random};
 use crate::stack::{Context, Running, launch};
 
 /// Leased addresses of one service by listener name.
