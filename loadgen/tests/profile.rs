@@ -341,6 +341,17 @@ fn a_broken_threshold_fails_and_may_stop_the_run() {
 }
 
 #[test]
+fn a_run_in_which_everything_fails_is_no_pass() {
+    let server = Server::start(|peer| {
+        while peer.request().is_some() && peer.send("HTTP/1.1 503 E\r\nContent-Length: 2\r\n\r\n{}") {}
+    });
+    let ran = run("run", &base(&server.url()), &[]);
+    assert_eq!(ran.code, Some(1), "{}", ran.text);
+    assert!(ran.text.contains("all 40 requests failed"), "{}", ran.text);
+    assert!(ran.records.iter().all(|record| record.status == Some(503) && record.excerpt.is_some()));
+}
+
+#[test]
 fn a_search_finds_the_level_that_a_server_allows() {
     // Up to 6 at once are fast.
     let open = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));

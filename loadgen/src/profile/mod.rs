@@ -3,6 +3,7 @@
 pub mod content;
 pub mod model;
 pub mod resolve;
+pub mod stages;
 pub mod thresholds;
 pub mod weights;
 

@@ -10,7 +10,8 @@ use crate::engine::stage::StagePart;
 use crate::error::LoadgenError;
 use crate::profile::Resolved;
 use crate::profile::model::{Arrival, Search, SearchOf};
-use crate::profile::resolve::{StagePlan, search_stage};
+use crate::profile::resolve::StagePlan;
+use crate::profile::stages::search_stage;
 use crate::result::{Figure, Figures, Metric, SearchResult, SearchRun, ThresholdResult};
 
 const SEARCH_RUNS_MAX: usize = 60;

@@ -134,7 +134,20 @@ fn verdict(result: &RunResult, interrupted: bool) -> Verdict {
         failed = true;
         reasons.push(format!("search: no level passed ({})", found.ending));
     }
-    let nothing = result.total.counts.ended() == 0;
+    let counts = &result.total.counts;
+    let limited = result.thresholds.iter().any(|threshold| threshold.name == "error_rate");
+    if counts.failed() > 0 && counts.ok() == 0 && !search {
+        // Without any limit a run may be a mere look, but not one at nothing.
+        failed = true;
+        reasons.push(format!("all {} requests failed", counts.failed()));
+    } else if counts.failed() > 0 && !limited {
+        let all = counts.failed() + counts.ok();
+        reasons.push(format!(
+            "{} of {all} requests failed; the profile has no limit on error_rate",
+            counts.failed()
+        ));
+    }
+    let nothing = counts.ended() == 0;
     if nothing {
         reasons.push("no request ended in a steady part".to_owned());
     }
