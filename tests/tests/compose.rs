@@ -11,7 +11,10 @@ use support::{Run, lines, ml_5xx, run_dirs, runner, with};
 /// A smaller plan: containers are started for each test.
 fn small() -> String {
     let text = with(&ml_5xx(), "requests: 400", "requests: 160");
-    with(&text, "fault_hits: 20", "fault_hits: 5")
+    let text = with(&text, "fault_hits: 20", "fault_hits: 5");
+    // Runs side by side on a small machine are slow; what is tested here is the stack, not its speed.
+    let text = with(&text, "ttft_p95: 2s", "ttft_p95: 120s");
+    with(&text, "schedule_lateness_p99: 50ms", "schedule_lateness_p99: 20s")
 }
 
 /// What `docker` would talk to, or a loud line. In CI an engine must be there.
