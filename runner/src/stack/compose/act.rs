@@ -110,6 +110,11 @@ impl Compose {
             log: context.dir.path(&launch::log_file(service)),
             reports: context.reports.clone(),
         };
+        // The report of this start is still on its way: until it arrives the state would tell of the end before it.
+        let state = context.dispatcher.services.entry(service.to_owned()).or_default();
+        state.ended = None;
+        state.exit_planned = false;
+        state.output.clear();
         let watcher = context.dispatcher.through(watch::follow(watched, &seen)).await?;
         standing.watchers.insert(service.to_owned(), watcher);
         launch::ready(context, service).await?;
