@@ -29,9 +29,6 @@ fn check(job: &LoadgenJob) -> Result<(), String> {
     if job.v != PIPE_VERSION {
         return Err(format!("`v` is {}, this build speaks version {PIPE_VERSION}", job.v));
     }
-    if job.steps.is_empty() {
-        return Err("`steps` is empty; there is nothing to run".to_owned());
-    }
     for (index, step) in job.steps.iter().enumerate() {
         if step.concurrency == 0 {
             return Err(format!("step {index}: `concurrency` is 0; at least 1 request must be in flight"));
@@ -95,7 +92,6 @@ mod tests {
     fn bad_jobs_are_usage_errors_that_name_the_place() {
         for (pointer, value, word) in [
             ("/v", json!(2), "`v`"),
-            ("/steps", json!([]), "`steps`"),
             ("/steps/0/concurrency", json!(0), "step 0"),
             ("/steps/0/requests", json!(0), "`requests`"),
             ("/steps/0", json!({"concurrency": 1}), "exactly one"),

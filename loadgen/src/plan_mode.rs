@@ -7,6 +7,7 @@ use std::sync::Arc;
 use evidence::exit::Outcome;
 use evidence::redact::Redactor;
 use scenario::build::BUILD_ID;
+use scenario::model::Step;
 use scenario::pipe::{LoadgenJob, LoadgenLine, PIPE_VERSION};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -26,7 +27,7 @@ use crate::plan_source::PlanSource;
 use crate::progress::{self, Printer};
 use crate::protocol::openai_chat::OpenAiChat;
 use crate::record_writer::{Overflow, RecordWriter, WriteFailed};
-use crate::supervisor::{self, Command};
+use crate::supervisor::{self, Command, Wanted};
 use crate::target::Target;
 
 /// Commands that may wait; the runner sends one a step.
@@ -114,14 +115,15 @@ async fn drive(
     printer.print(ready).await;
     let mut next = 0;
     let mut result = Ok(());
-    while result.is_ok() && next < job.steps.len() {
+    // Without steps of its own the job is a search: its levels come until `end`.
+    while result.is_ok() && (job.steps.is_empty() || next < job.steps.len()) {
         let step = tokio::select! {
             biased;
             () = halt.stopped() => break,
             step = steps.recv() => step,
         };
-        let Some(index) = step else { break };
-        result = run_step(&engine, job, index, &mut next, &printer).await;
+        let Some(wanted) = step else { break };
+        result = run_step(&engine, job, wanted, &mut next, &printer).await;
     }
     if result.is_ok() {
         result = engine.write_rest().await;
@@ -155,17 +157,26 @@ async fn drive(
 async fn run_step(
     engine: &PlanThread,
     job: &LoadgenJob,
-    index: usize,
+    wanted: Wanted,
     next: &mut usize,
     printer: &Printer,
 ) -> Result<(), LoadgenError> {
-    let Some(step) = job.steps.get(index).filter(|_| index >= *next) else {
+    let (index, step) = match wanted {
+        Wanted::Step(index) => (index, job.steps.get(index).cloned()),
+        Wanted::Level(level) => {
+            let step =
+                Step { concurrency: level.concurrency, requests: Some(level.requests), duration: None };
+            (level.step, job.steps.is_empty().then_some(step))
+        }
+    };
+    let Some(step) = step.filter(|_| index >= *next) else {
         return Err(LoadgenError::Usage(format!(
-            "`go {index}`: the job has steps 0 to {}, the next one is {next}",
-            job.steps.len() - 1
+            "`go {index}`: the job has {} steps from 0, the next one is {next}",
+            job.steps.len()
         )));
     };
-    let end = engine.run_step(index, step).await?;
+    health::make_room(u64::from(step.concurrency))?;
+    let end = engine.run_step(index, &step).await?;
     printer.print(end).await;
     *next = index + 1;
     Ok(())

@@ -13,8 +13,12 @@ use crate::record_writer::WriteFailed;
 /// A line of standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Start this step.
+    /// Start this step of the job.
     Go(usize),
+    /// Start a step that the job does not have.
+    Level(Level),
+    /// No more steps come.
+    End,
     /// End the load as SIGINT does.
     Stop,
     /// Standard input has ended.
@@ -27,18 +31,49 @@ impl Command {
     /// Reads a line without its end.
     #[must_use]
     pub fn parse(line: &str) -> Self {
-        match line.split_once(' ') {
-            _ if line == "stop" => Self::Stop,
-            Some(("go", step)) => step.parse().map_or_else(|_| Self::Unknown(line.to_owned()), Self::Go),
-            _ => Self::Unknown(line.to_owned()),
+        let unknown = || Self::Unknown(line.to_owned());
+        let words: Vec<&str> = line.split(' ').collect();
+        match words.as_slice() {
+            ["stop"] => Self::Stop,
+            ["end"] => Self::End,
+            ["go", step] => step.parse().map_or_else(|_| unknown(), Self::Go),
+            ["go", step, concurrency, requests] => {
+                match (step.parse(), concurrency.parse(), requests.parse()) {
+                    (Ok(step), Ok(concurrency), Ok(requests)) if concurrency > 0 && requests > 0 => {
+                        Self::Level(Level { step, concurrency, requests })
+                    }
+                    _ => unknown(),
+                }
+            }
+            _ => unknown(),
         }
     }
+}
+
+/// A step that the runner chose while the load went on (a search).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Which step, from 0.
+    pub step: usize,
+    /// Requests in flight.
+    pub concurrency: u32,
+    /// Requests.
+    pub requests: u64,
+}
+
+/// What is to be run next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A step of the job.
+    Step(usize),
+    /// A level.
+    Level(Level),
 }
 
 /// What is watched.
 pub struct Inputs {
     /// Commands, and where the steps to start go; `None` without a runner.
-    pub commands: Option<(mpsc::Receiver<Command>, mpsc::Sender<usize>)>,
+    pub commands: Option<(mpsc::Receiver<Command>, mpsc::Sender<Wanted>)>,
     /// SIGINT and SIGTERM.
     pub signals: (Signal, Signal),
     /// The record file.
@@ -52,7 +87,7 @@ pub struct Inputs {
 /// Runs until the load can't go on, and gives the reason; to be aborted when the load has ended by itself.
 pub async fn run(inputs: Inputs) -> LoadgenError {
     let Inputs { commands, signals: (mut interrupt, mut terminate), mut write_failed, halt, drain } = inputs;
-    let (mut commands, steps) = commands.unzip();
+    let (mut commands, mut steps) = commands.unzip();
     let mut signals = 0_u32;
     loop {
         tokio::select! {
@@ -64,12 +99,16 @@ pub async fn run(inputs: Inputs) -> LoadgenError {
             }
             command = next(&mut commands) => match command {
                 Command::Go(step) => {
-                    // Full only when the runner sent more steps at once than a job has; then the last is refused.
-                    if steps.as_ref().is_none_or(|steps| steps.try_send(step).is_err()) {
-                        halt.abort_at_once(Reason::Failed);
-                        return LoadgenError::Usage(format!("`go {step}` came while too many steps were waiting"));
+                    if let Some(error) = pass_on(steps.as_ref(), Wanted::Step(step), &halt) {
+                        return error;
                     }
                 }
+                Command::Level(level) => {
+                    if let Some(error) = pass_on(steps.as_ref(), Wanted::Level(level), &halt) {
+                        return error;
+                    }
+                }
+                Command::End => steps = None,
                 Command::Stop => stop(&halt, Reason::Command, drain),
                 Command::Gone => {
                     commands = None;
@@ -77,11 +116,24 @@ pub async fn run(inputs: Inputs) -> LoadgenError {
                 }
                 Command::Unknown(line) => {
                     halt.abort_at_once(Reason::Failed);
-                    return LoadgenError::Usage(format!("command {line:?} is not known; `go <step>` and `stop` are"));
+                    return LoadgenError::Usage(format!("command {line:?} is not known; `go`, `end` and `stop` are"));
                 }
             },
         }
     }
+}
+
+/// Full only when the runner sent more steps at once than a job has; then the last is refused.
+fn pass_on(steps: Option<&mpsc::Sender<Wanted>>, wanted: Wanted, halt: &Arc<Halt>) -> Option<LoadgenError> {
+    if steps.is_some_and(|steps| steps.try_send(wanted).is_ok()) {
+        return None;
+    }
+    halt.abort_at_once(Reason::Failed);
+    let step = match wanted {
+        Wanted::Step(step) => step,
+        Wanted::Level(level) => level.step,
+    };
+    Some(LoadgenError::Usage(format!("`go {step}` came while too many steps were waiting, or after `end`")))
 }
 
 async fn next(commands: &mut Option<mpsc::Receiver<Command>>) -> Command {
@@ -124,6 +176,10 @@ mod tests {
             ("go", Command::Unknown("go".into())),
             ("go -1", Command::Unknown("go -1".into())),
             ("go 1 2", Command::Unknown("go 1 2".into())),
+            ("go 1 8 20", Command::Level(Level { step: 1, concurrency: 8, requests: 20 })),
+            ("go 1 0 20", Command::Unknown("go 1 0 20".into())),
+            ("go 1 8 x", Command::Unknown("go 1 8 x".into())),
+            ("end", Command::End),
             ("", Command::Unknown(String::new())),
             ("stop now", Command::Unknown("stop now".into())),
         ] {

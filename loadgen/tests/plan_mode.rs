@@ -322,8 +322,7 @@ fn a_full_disk_fails_with_the_cause() {
 fn what_can_not_be_run_is_refused_before_ready() {
     let good = |steps: Value| Run::new("http://127.0.0.1:9", 3, &steps);
     let step = || json!([{"concurrency": 1, "requests": 3}]);
-    let cases: [(&str, i32, Run); 6] = [
-        ("steps", 2, good(json!([]))),
+    let cases: [(&str, i32, Run); 5] = [
         ("plan.jsonl", 2, {
             let run = good(step());
             std::fs::write(run.dir.path().join("plan.jsonl"), "{}\n").unwrap();
@@ -354,6 +353,32 @@ fn what_can_not_be_run_is_refused_before_ready() {
     }
     let (lines, status) = Loadgen::start(Path::new("/no-such-job.json")).finish();
     assert_eq!((lines.len(), status.code()), (1, Some(2)));
+}
+
+#[test]
+fn levels_of_a_search_come_over_the_pipe_until_the_end() {
+    let server = Server::good(Duration::from_millis(2));
+    let run = Run::new(&server.url(), 100, &json!([]));
+    let mut loadgen = run.start();
+    for (command, expected) in [("go 0 2 20\n", (0, 20, 2)), ("go 1 8 40\n", (1, 40, 8))] {
+        loadgen.say(command);
+        let LoadgenLine::StepEnd { step, released, in_flight_max, .. } =
+            loadgen.next_of(|line| matches!(line, LoadgenLine::StepEnd { .. }))
+        else {
+            unreachable!()
+        };
+        assert_eq!((step, released, in_flight_max), expected);
+    }
+    loadgen.say("end\n");
+    let (lines, status) = loadgen.finish();
+    assert_eq!(status.code(), Some(0));
+    let Some(LoadgenLine::End { records: 100, partial: false, .. }) = lines.last() else {
+        panic!("{lines:?}")
+    };
+    let records = run.conserved(100);
+    assert_eq!(count(&records, ClientClass::Ok), 60);
+    assert_eq!(count(&records, ClientClass::NotOffered), 40, "what no level reached");
+    assert!(records.iter().filter(|record| record.step == Some(1)).all(|record| record.index >= 20));
 }
 
 #[test]

@@ -101,4 +101,7 @@ pub struct DrainSample {
     pub ended: Option<String>,
     /// Deadline of the part, microseconds since the run began.
     pub deadline_us: Option<u64>,
+    /// For a drain between steps: after which step. Absent in the drain after the load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<usize>,
 }

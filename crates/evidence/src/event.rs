@@ -30,6 +30,42 @@ pub enum Phase {
     Teardown,
 }
 
+/// Facts of one level of a search (design section 10).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LevelFacts {
+    /// Step of its requests.
+    pub step: usize,
+    /// Concurrency.
+    pub level: u32,
+    /// Requests that the level was to send.
+    pub wanted: u64,
+    /// Requests released.
+    pub released: u64,
+    /// First release to last end, microseconds.
+    pub load_us: u64,
+    /// CPU time of the generator in this level, microseconds.
+    pub cpu_us: u64,
+    /// Released against sent since the start, 99th percentile.
+    pub lateness_p99_us: Option<u64>,
+    /// The passive wait ended with all signals stable at zero.
+    pub drained: bool,
+    /// Gateway transactions left after sync.
+    pub pending: u64,
+    /// What the level did to each node's capacity.
+    pub nodes: Vec<LevelNode>,
+}
+
+/// Capacity of one node in one level.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LevelNode {
+    /// Instance.
+    pub name: String,
+    /// Calls refused because workers and queue were full.
+    pub refused: u64,
+    /// Time during which callers waited for a worker, microseconds.
+    pub waited_us: u64,
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -132,6 +168,8 @@ pub enum EventKind {
         /// Highest in flight.
         in_flight_max: u64,
     },
+    /// A level of a search is over, drained and synced: the facts by which it is judged.
+    LevelEnded(LevelFacts),
     /// Loadgen said it is done.
     LoadEnded {
         /// Records written.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Attempts, CallKind, Close, Expect, FaultAction, Place, Select};
+use crate::fault::{Attempts, CallKind, Close, Expect, FaultAction, Place, RequestClass, Select};
 use crate::profile::Profile;
 use crate::units::{Micros, Ppb};
 
@@ -153,6 +153,31 @@ pub struct Search {
     pub requests: Option<u64>,
 }
 
+/// A light step after the others, with limits of its own: what was overloaded must serve well again. Before it the
+/// system drains as before a snapshot (design section 3, up to (c)).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Recovery {
+    /// Requests in flight at the same time.
+    pub concurrency: u32,
+    /// Requests.
+    pub requests: u64,
+    /// Limits of this step alone.
+    pub limits: Thresholds,
+}
+
+/// Requests that are larger than the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Oversize {
+    /// Which requests.
+    pub select: Select,
+    /// Approximate size of their prompt: four characters a token.
+    pub input_tokens: u32,
+    /// How they may end.
+    pub expect: Vec<Expect>,
+}
+
 /// Repeats another request's body exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -210,8 +235,29 @@ pub struct Cancel {
     /// How the connection is closed.
     #[serde(default)]
     pub close: Close,
+    /// More cancel points: each selected request takes the one above or one of these, by a seeded draw in equal
+    /// shares.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<CancelVariant>,
     /// Allowed outcomes.
     pub expect: Vec<Expect>,
+}
+
+/// Another point at which selected requests are cancelled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelVariant {
+    /// When.
+    pub phase: CancelPhase,
+    /// For `nth-event`: which event, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<u64>,
+    /// Time added after the phase was reached.
+    #[serde(default)]
+    pub after: Micros,
+    /// How the connection is closed.
+    #[serde(default)]
+    pub close: Close,
 }
 
 /// What is sent, how much and how fast.
@@ -233,12 +279,18 @@ pub struct Workload {
     /// Search instead of steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,
+    /// A last step that must meet limits of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<Recovery>,
     /// Length of the plan; needed with duration steps and with a search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_requests: Option<u64>,
     /// Repeated bodies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub duplicates: Vec<Duplicate>,
+    /// Requests of another size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oversize: Option<Oversize>,
     /// Checks of every answer that no fault touched.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
@@ -406,6 +458,12 @@ pub struct Minimum {
     /// Validations that ended with a vote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validations: Option<u64>,
+    /// Requests that ended in each of these classes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<RequestClass, u64>,
+    /// Requests answered from the gateway's response cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<u64>,
     /// In a search: lowest concurrency that must pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
@@ -491,6 +549,32 @@ impl Default for Drain {
 
 fn one() -> u32 {
     1
+}
+
+/// Requests of a level when the search names none.
+const LEVEL_REQUESTS: u64 = 60;
+/// Each slot of a level sends at least so many requests.
+const LEVEL_REQUESTS_EACH: u64 = 4;
+
+impl Search {
+    /// Requests of a level: what the file says, but enough for every slot.
+    #[must_use]
+    pub fn requests_at(&self, level: u32) -> u64 {
+        self.requests.unwrap_or(LEVEL_REQUESTS).max(u64::from(level) * LEVEL_REQUESTS_EACH)
+    }
+}
+
+impl Workload {
+    /// All steps that have a fixed place, the recovery step last.
+    #[must_use]
+    pub fn all_steps(&self) -> Vec<Step> {
+        let recovery = self.recovery.as_ref().map(|recovery| Step {
+            concurrency: recovery.concurrency,
+            requests: Some(recovery.requests),
+            duration: None,
+        });
+        self.steps.iter().cloned().chain(recovery).collect()
+    }
 }
 
 fn three() -> u32 {

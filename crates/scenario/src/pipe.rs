@@ -1,7 +1,8 @@
 //! The pipe between runner and loadgen (design section 10).
 //!
-//! Runner → loadgen, standard input, text lines: `go <step>` starts a step (from 0), `stop` ends the load as SIGINT
-//! does. Loadgen → runner, standard output, one [`LoadgenLine`] of JSON a line. `end` is the last one; an end of
+//! Runner → loadgen, standard input, text lines: `go <step>` starts a step (from 0) of the job; in a job without steps
+//! (a search) `go <step> <concurrency> <requests>` starts a level that the runner chose, and `end` says that no more
+//! comes; `stop` ends the load as SIGINT does. Loadgen → runner, standard output, one [`LoadgenLine`] of JSON a line. `end` is the last one; an end of
 //! the pipe without it means that loadgen died.
 
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ pub struct LoadgenJob {
     pub records: String,
     /// Salt of the run.
     pub salt: String,
-    /// Steps in order.
+    /// Steps in order; empty in a search, whose levels come over the pipe.
     pub steps: Vec<Step>,
     /// Time limits.
     pub limits: LoadLimits,

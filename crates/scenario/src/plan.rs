@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::draw::selected;
+use crate::draw::{ValueKey, in_range, selected};
 use crate::fault::{Close, FaultAction, Select};
 use crate::identity::RequestId;
-use crate::model::{CancelPhase, Check, FaultRule, Resolved};
+use crate::model::{Cancel, CancelPhase, CancelVariant, Check, FaultRule, Resolved, Workload};
 use crate::prompt;
 pub use crate::prompt::body;
 use crate::units::Micros;
@@ -78,6 +78,10 @@ pub const FAULT_PURPOSE: &str = "fault";
 pub const STREAM_DRAW: (&str, &str) = ("workload", "stream");
 /// Rule name and purpose of the draw of cancelled requests.
 pub const CANCEL_DRAW: (&str, &str) = ("workload", "cancel");
+/// Rule name and purpose of the draw of oversized requests.
+pub const OVERSIZE_DRAW: (&str, &str) = ("workload", "oversize");
+/// Rule name and purpose of the draw of a cancel point among several.
+pub const CANCEL_POINT_DRAW: (&str, &str) = ("workload", "cancel-point");
 
 /// Whether a selection takes a request id. Selections by call ordinal take none.
 #[must_use]
@@ -94,6 +98,29 @@ pub fn takes(select: &Select, seed: u64, rule: &str, purpose: &str, id: &Request
 #[must_use]
 pub fn rule_selects(seed: u64, rule: &FaultRule, id: &RequestId) -> bool {
     matches!(rule.action, FaultAction::Node(_)) && takes(&rule.select, seed, &rule.id, FAULT_PURPOSE, id)
+}
+
+fn input_tokens(workload: &Workload, seed: u64, id: &RequestId) -> u32 {
+    let (rule, purpose) = OVERSIZE_DRAW;
+    let large = workload.oversize.as_ref().filter(|large| takes(&large.select, seed, rule, purpose, id));
+    large.map_or(workload.prompt.input_tokens, |large| large.input_tokens)
+}
+
+/// The point of a cancelled request: one of the points of the file, by a seeded draw.
+fn cancel_point(cancel: &Cancel, seed: u64, id: &RequestId) -> CancelPoint {
+    let own =
+        CancelVariant { phase: cancel.phase, event: cancel.event, after: cancel.after, close: cancel.close };
+    let (rule, purpose) = CANCEL_POINT_DRAW;
+    let key = ValueKey { seed, rule, purpose, request_id: id.as_str(), attempt: 0, event: 0 };
+    let place = in_range(key, 0, cancel.also.len() as u64);
+    let chosen = usize::try_from(place).ok().and_then(|place| place.checked_sub(1));
+    let point = chosen.and_then(|place| cancel.also.get(place)).unwrap_or(&own);
+    CancelPoint {
+        phase: point.phase,
+        event: point.event.unwrap_or_default(),
+        after: point.after,
+        close: point.close,
+    }
 }
 
 /// Line `index` of the plan.
@@ -113,19 +140,14 @@ pub fn line(resolved: &Resolved, index: u64) -> PlanLine {
     let prompt = PromptRecipe {
         seed,
         index: duplicate_of.unwrap_or(index),
-        input_tokens: workload.prompt.input_tokens,
+        input_tokens: input_tokens(workload, seed, &source),
     };
     PlanLine {
         v: PLAN_VERSION,
         index,
         stream,
         max_tokens: workload.max_tokens,
-        cancel: cancel.map(|cancel| CancelPoint {
-            phase: cancel.phase,
-            event: cancel.event.unwrap_or_default(),
-            after: cancel.after,
-            close: cancel.close,
-        }),
+        cancel: cancel.map(|cancel| cancel_point(cancel, seed, &id)),
         rules: scenario
             .faults
             .iter()

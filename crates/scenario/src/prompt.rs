@@ -19,13 +19,16 @@ const WORDS: [&str; 64] = [
     "vat", "wax", "yam", "zip",
 ];
 
+/// Words that are drawn one by one; a longer text repeats them, since drawing millions would take seconds.
+const WORDS_DRAWN_MAX: usize = 16_384;
+
 /// The text of a recipe, without marker and salt: about four characters a token, drawn by seed and index. Short texts
 /// may be equal by chance; what makes every body differ is the marker in front of them.
 #[must_use]
 pub fn text(recipe: &PromptRecipe) -> String {
     let count = recipe.input_tokens as usize;
     let mut text = String::with_capacity(count * TOKEN_LEN);
-    for position in 0..count {
+    for position in 0..count.min(WORDS_DRAWN_MAX) {
         let fields = [
             Field::Integer(recipe.seed),
             Field::Text("prompt"),
@@ -38,6 +41,13 @@ pub fn text(recipe: &PromptRecipe) -> String {
             text.push(' ');
         }
         text.push_str(WORDS[usize::try_from(word).unwrap_or_default() % WORDS.len()]);
+    }
+    let block = text.clone();
+    while text.len() < (count * TOKEN_LEN).saturating_sub(1) {
+        let left = count * TOKEN_LEN - 1 - text.len();
+        text.push(' ');
+        // All words are ASCII and of one length, so that any place is a boundary.
+        text.push_str(&block[..block.len().min(left - 1)]);
     }
     text
 }
@@ -116,5 +126,9 @@ mod tests {
     fn texts_have_the_asked_size_and_differ() {
         assert_eq!(text(&line(1, None).prompt).len(), 16 * TOKEN_LEN - 1);
         assert_ne!(text(&line(1, None).prompt), text(&line(2, None).prompt));
+        for tokens in [16_383, 16_384, 16_385, 50_000] {
+            let recipe = PromptRecipe { seed: 1, index: 1, input_tokens: tokens };
+            assert_eq!(text(&recipe).len(), tokens as usize * TOKEN_LEN - 1, "{tokens}");
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! The class of every planned request and the observed reason (design section 6). Decided here and nowhere else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::accounting::JoinedRequest;
 use evidence::record::{ClientClass, RequestRecord};
 use scenario::control::Hit;
 use scenario::fault::{Because, EndingKind, Expect, FaultAction, NodeFault, RequestClass};
 use scenario::model::FaultRule;
+use scenario::plan::PlanLine;
 
 use crate::load::Evidence;
 
@@ -35,31 +36,53 @@ pub fn classify(evidence: &Evidence) -> BTreeMap<u64, Decided> {
     let rules: BTreeMap<&str, &FaultRule> =
         evidence.run.resolved.scenario.faults.iter().map(|rule| (rule.id.as_str(), rule)).collect();
     let windows = windows(evidence);
+    let oversized = oversized(evidence);
     evidence
         .records
         .iter()
         .map(|(index, record)| {
             let joined = evidence.joined.get(index);
             let own = hits.get(record.id.as_str()).map(Vec::as_slice).unwrap_or_default();
-            (*index, decide(evidence, record, joined, own, &rules, &windows))
+            let windows = if oversized.contains(index) { &windows.with_oversize } else { &windows.usual };
+            (*index, decide(evidence, record, joined, own, &rules, windows))
         })
         .collect()
 }
 
 /// A span in which a service action, or an allocator or chain fault, may touch every request in flight.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Window<'a> {
     expect: &'a [Expect],
 }
 
 /// Faults without a request id touch whatever is in flight while they are on: the whole load. Actions likewise from
 /// their instant on; a narrower window would have to trust two clocks.
-fn windows(evidence: &Evidence) -> Vec<Window<'_>> {
+fn windows(evidence: &Evidence) -> Windows<'_> {
     let scenario = &evidence.run.resolved.scenario;
     let faults = scenario.faults.iter().filter(|rule| !matches!(rule.action, FaultAction::Node(_)));
     let faults = faults.map(|rule| Window { expect: rule.expect.as_slice() });
     let actions = scenario.actions.iter().map(|action| Window { expect: action.expect.as_slice() });
-    faults.chain(actions).collect()
+    let usual: Vec<Window<'_>> = faults.chain(actions).collect();
+    let oversize = scenario.workload.oversize.iter().map(|large| Window { expect: large.expect.as_slice() });
+    Windows { with_oversize: usual.iter().copied().chain(oversize).collect(), usual }
+}
+
+/// What may touch a request without a hit of its own, for requests of the usual size and for larger ones.
+#[derive(Debug)]
+struct Windows<'a> {
+    usual: Vec<Window<'a>>,
+    with_oversize: Vec<Window<'a>>,
+}
+
+/// Plan indexes whose prompt has the size of `workload.oversize`.
+fn oversized(evidence: &Evidence) -> BTreeSet<u64> {
+    let workload = &evidence.run.resolved.scenario.workload;
+    let Some(large) = &workload.oversize else { return BTreeSet::new() };
+    let is_large = |line: &&PlanLine| {
+        line.prompt.input_tokens == large.input_tokens
+            && line.prompt.input_tokens != workload.prompt.input_tokens
+    };
+    evidence.plan.iter().filter(is_large).map(|line| line.index).collect()
 }
 
 fn decide(

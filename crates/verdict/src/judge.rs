@@ -9,6 +9,7 @@ use evidence::exit::{Findings, Outcome};
 use evidence::rundir::RunReader;
 use evidence::summary::Summary;
 use scenario::build::BUILD_ID;
+use stats::next_level::Next;
 
 use crate::assertions::{ALL, Assertion, Case};
 use crate::classify::{Decided, classify};
@@ -74,7 +75,12 @@ pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgemen
         findings,
         results,
     };
-    let summary = crate::summary::summarize(&evidence, &decided, &oracle, &assertions);
+    let mut summary = crate::summary::summarize(&evidence, &decided, &oracle, &assertions);
+    let case = Case { evidence: &evidence, decided: &decided, oracle: &oracle };
+    summary.highest_stable_step = match crate::levels::standing(&case) {
+        Some(Next::Done(found)) => found.highest_good.and_then(|level| u32::try_from(level).ok()),
+        _ => None,
+    };
     let (failures, failures_dropped) = failures(&assertions);
     Ok(Judgement { evidence, decided, assertions, summary, failures, failures_dropped })
 }

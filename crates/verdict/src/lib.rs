@@ -10,6 +10,7 @@ pub mod assertions;
 pub mod classify;
 mod gaps;
 pub mod judge;
+pub mod levels;
 pub mod load;
 pub mod oracle;
 pub mod sheet;

@@ -18,16 +18,14 @@ use crate::judge::reasons;
 use crate::load::Evidence;
 use crate::oracle::Oracle;
 
-/// Time during which load was offered: first release to last end, over all steps.
+/// Time during which load was offered: first release to last end of each step. Drains between steps don't count.
 #[must_use]
 pub fn load_span_us(evidence: &Evidence) -> u64 {
-    let mut span: Option<(u64, u64)> = None;
-    for event in &evidence.events {
-        if let EventKind::StepEnded { started_us, ended_us, .. } = event.event {
-            span = Some(span.map_or((started_us, ended_us), |(a, b)| (a.min(started_us), b.max(ended_us))));
-        }
-    }
-    span.map_or(0, |(start, end)| end.saturating_sub(start))
+    let spans = evidence.events.iter().map(|event| match event.event {
+        EventKind::StepEnded { started_us, ended_us, .. } => ended_us.saturating_sub(started_us),
+        _ => 0,
+    });
+    spans.sum()
 }
 
 /// The summary of a judged run.
@@ -217,8 +215,10 @@ fn devshard(evidence: &Evidence) -> BTreeMap<String, Value> {
 }
 
 fn passive_us(evidence: &Evidence) -> Option<u64> {
-    let mut passive =
-        evidence.drain.iter().filter(|sample| sample.part == evidence::drain::DrainPart::Passive);
+    let last = |sample: &&evidence::drain::DrainSample| {
+        sample.part == evidence::drain::DrainPart::Passive && sample.step.is_none()
+    };
+    let mut passive = evidence.drain.iter().filter(last);
     let first = passive.next()?.at_us;
     let last = passive.next_back().map_or(first, |sample| sample.at_us);
     Some(last.saturating_sub(first))

@@ -197,6 +197,7 @@ const PASS: &[(&str, Change)] = &[
             event: None,
             after: Default::default(),
             close: Default::default(),
+            also: Vec::new(),
             expect: vec![cancelled],
         });
         files.records[7].client_class = ClientClass::Cancelled;

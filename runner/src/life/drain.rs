@@ -41,23 +41,29 @@ pub struct DrainLimits {
 pub struct Drainer<'a> {
     running: &'a Running,
     limits: DrainLimits,
+    step: Option<usize>,
     out: LineWriter,
 }
 
 impl<'a> Drainer<'a> {
-    /// Opens `drain.jsonl`.
+    /// Opens `drain.jsonl`. `step` is set for a drain between steps: after which one.
     ///
     /// # Errors
     /// [`RunnerError::RunDir`].
-    pub fn new(running: &'a Running, limits: DrainLimits, dir: &RunDir) -> Result<Self, RunnerError> {
-        Ok(Self { running, limits, out: dir.append(DRAIN)? })
+    pub fn new(
+        running: &'a Running,
+        limits: DrainLimits,
+        step: Option<usize>,
+        dir: &RunDir,
+    ) -> Result<Self, RunnerError> {
+        Ok(Self { running, limits, step, out: dir.append(DRAIN)? })
     }
 
-    /// (a): waits until every signal is zero and unchanged for K samples, or the deadline. True when interrupted.
+    /// (a): waits until every signal is zero and unchanged for K samples, or the deadline. Gives how it ended.
     ///
     /// # Errors
     /// [`RunnerError::RunDir`].
-    pub async fn passive(&mut self, dispatcher: &mut Dispatcher) -> Result<bool, RunnerError> {
+    pub async fn passive(&mut self, dispatcher: &mut Dispatcher) -> Result<&'static str, RunnerError> {
         let timeout_us = u64::try_from(self.limits.timeout.as_micros()).unwrap_or(u64::MAX);
         let deadline_us = dispatcher.at_us().saturating_add(timeout_us);
         let mut stable = 0;
@@ -74,13 +80,13 @@ impl<'a> Drainer<'a> {
                 None
             };
             self.sample(at_us, signals, stable, ended, deadline_us)?;
-            if ended.is_some() {
-                return Ok(false);
+            if let Some(ended) = ended {
+                return Ok(ended);
             }
             if dispatcher.during(tokio::time::sleep(self.limits.interval)).await?.is_err() {
                 let at_us = dispatcher.at_us();
                 self.sample(at_us, BTreeMap::new(), 0, Some("interrupted"), deadline_us)?;
-                return Ok(true);
+                return Ok("interrupted");
             }
         }
     }
@@ -95,20 +101,23 @@ impl<'a> Drainer<'a> {
     ) -> Result<(), RunnerError> {
         let ended = ended.map(str::to_owned);
         let (v, part, deadline_us) = (EVIDENCE_VERSION, DrainPart::Passive, Some(deadline_us));
-        self.out.write(&DrainSample { v, at_us, part, signals, stable, ended, deadline_us })?;
+        let step = self.step;
+        self.out.write(&DrainSample { v, at_us, part, signals, stable, ended, deadline_us, step })?;
         Ok(())
     }
 
     /// (c): `sync-hosts` on each escrow until nothing is pending, nonces stand still and no signal is above zero: a
-    /// sync may bring hosts work to validate. Bounded by rounds; what is left then is for the verdict.
+    /// sync may bring hosts work to validate. Bounded by rounds; what is left then is for the verdict. Gives the number
+    /// of transactions that still wait at the gateway.
     ///
     /// # Errors
     /// [`RunnerError::RunDir`].
-    pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
+    pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<u64, RunnerError> {
         let mut before = None;
+        let mut waiting = 0;
         for _ in 0..SYNC_ROUNDS_MAX {
             let mut nonces = Vec::new();
-            let mut waiting = false;
+            waiting = 0;
             for escrow in &self.running.surfaces.escrows {
                 let base = format!("{}/devshard/{escrow}/v1/debug", self.running.surfaces.gateway);
                 let url = format!("{base}/sync-hosts");
@@ -117,16 +126,16 @@ impl<'a> Drainer<'a> {
                 let url = format!("{base}/pending");
                 let pending = dispatcher.through(self.running.surfaces.json(&url, true)).await?;
                 let pending = pending.unwrap_or_default();
-                waiting |= pending["pending"].as_array().is_some_and(|list| !list.is_empty());
+                waiting += pending["pending"].as_array().map_or(0, |list| list.len() as u64);
                 nonces.push(pending["nonce"].as_u64());
             }
             let quiet = self.quiet(dispatcher).await?;
-            if quiet && !waiting && before.as_ref() == Some(&nonces) {
+            if quiet && waiting == 0 && before.as_ref() == Some(&nonces) {
                 break;
             }
             before = Some(nonces);
         }
-        Ok(())
+        Ok(waiting)
     }
 
     /// Waits a short while for all signals to be zero; true when they are.
@@ -141,14 +150,26 @@ impl<'a> Drainer<'a> {
         Ok(false)
     }
 
-    /// (d): finalize on each escrow, once, last: it ends the escrow.
+    /// (d): finalize on each escrow, once, last: it ends the escrow. While races are being cleaned up in the background
+    /// (losers, protocol timeouts), which no gauge shows, it is refused with 409 (contract gateway 6.6): then it is
+    /// asked again until the deadline of the drain.
     ///
     /// # Errors
     /// [`RunnerError::RunDir`].
     pub async fn finalize(&mut self, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
+        let timeout_us = u64::try_from(self.limits.timeout.as_micros()).unwrap_or(u64::MAX);
+        let deadline_us = dispatcher.at_us().saturating_add(timeout_us);
         for escrow in &self.running.surfaces.escrows {
             let url = format!("{}/devshard/{escrow}/v1/finalize", self.running.surfaces.gateway);
-            let answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+            let mut answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+            while matches!(answer, Ok((409, _)))
+                && dispatcher.at_us() < deadline_us
+                && dispatcher.signals == 0
+            {
+                // A signal cuts the pause; the loop ends by its own condition then.
+                let _cut = dispatcher.during(tokio::time::sleep(self.limits.interval)).await?;
+                answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+            }
             log_step(dispatcher, "finalize", escrow, &answer)?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use evidence::event::EventKind;
 use evidence::rundir::{PLAN, REQUESTS};
 use scenario::model::{Action, Resolved, Trigger};
-use scenario::pipe::{LoadLimits, LoadgenJob, LoadgenLine, PIPE_VERSION, Shard};
+use scenario::pipe::{GeneratorHealth, LoadLimits, LoadgenJob, LoadgenLine, PIPE_VERSION, Shard};
 use scenario::units::Micros;
 
 use super::actions;
@@ -30,6 +30,30 @@ pub enum LoadEnd {
     Died,
 }
 
+/// Why following the load came back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pause {
+    /// Loadgen has loaded its plan and waits for its first step.
+    Ready,
+    /// A step is over and none of its requests is open.
+    StepEnded(StepFacts),
+    /// It is over.
+    Ended(LoadEnd),
+}
+
+/// What loadgen says at the end of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepFacts {
+    /// Which.
+    pub step: usize,
+    /// Requests released.
+    pub released: u64,
+    /// First release to last end, microseconds.
+    pub load_us: u64,
+    /// Generator health since its start.
+    pub health: GeneratorHealth,
+}
+
 /// The total limit of one request and the parts of it (design section 3, "Deadlines").
 #[must_use]
 pub fn limits(total: Micros) -> LoadLimits {
@@ -49,53 +73,72 @@ pub struct Load<'a> {
     resolved: &'a Resolved,
     running: &'a Running,
     actions_done: usize,
-    step: usize,
+    begun_us: u64,
+    ready: bool,
+    stopping: bool,
     logs_read_us: u64,
-    end: Option<LoadEnd>,
 }
 
 impl<'a> Load<'a> {
     /// A load that has not begun.
     #[must_use]
     pub fn new(resolved: &'a Resolved, running: &'a Running) -> Self {
-        Self { resolved, running, actions_done: 0, step: 0, logs_read_us: 0, end: None }
+        Self {
+            resolved,
+            running,
+            actions_done: 0,
+            begun_us: 0,
+            ready: false,
+            stopping: false,
+            logs_read_us: 0,
+        }
     }
 
-    /// Starts loadgen, runs all steps and returns when it has ended.
+    /// Starts loadgen.
     ///
     /// # Errors
     /// [`RunnerError`] when the run directory or the guard fails.
-    pub async fn run(
-        mut self,
+    pub async fn begin(
+        &mut self,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        (total, salt): (Micros, String),
+    ) -> Result<(), RunnerError> {
+        let job = self.job(context, total, salt);
+        provider.start_loadgen(job, context).await?;
+        self.begun_us = context.dispatcher.at_us();
+        Ok(())
+    }
+
+    /// Follows loadgen until a decision about the next step is due, or it has ended.
+    ///
+    /// # Errors
+    /// [`RunnerError`] when the run directory or the guard fails.
+    pub async fn follow(
+        &mut self,
         provider: &mut dyn Provider,
         context: &mut Context<'_>,
         logs: &mut MockLogs,
-        (total, salt): (Micros, String),
-    ) -> Result<LoadEnd, RunnerError> {
-        let job = self.job(context, total, salt);
-        provider.start_loadgen(job, context).await?;
-        let begun_us = context.dispatcher.at_us();
-        let mut ready = false;
-        let mut stopping = false;
+    ) -> Result<Pause, RunnerError> {
         loop {
             while let Some(line) = next_line(context.dispatcher) {
-                ready |= self.take(line, provider, context, logs).await?;
+                if let Some(pause) = self.take(line, provider, context, logs).await? {
+                    return Ok(pause);
+                }
             }
-            if let Some(end) = self.end {
-                return Ok(end);
-            }
-            if context.dispatcher.signals > 0 && !stopping {
-                stopping = true;
+            if context.dispatcher.signals > 0 && !self.stopping {
+                self.stopping = true;
                 provider.tell_loadgen("stop", context).await?;
             }
             if context.dispatcher.signals > 1 {
                 provider.kill_loadgen(context).await?;
             }
             if gone(context.dispatcher) {
-                return Ok(if stopping { LoadEnd::Interrupted } else { LoadEnd::Died });
+                let end = if self.stopping { LoadEnd::Interrupted } else { LoadEnd::Died };
+                return Ok(Pause::Ended(end));
             }
             let at_us = context.dispatcher.at_us();
-            if !ready && at_us.saturating_sub(begun_us) > READY_LIMIT_US {
+            if !self.ready && at_us.saturating_sub(self.begun_us) > READY_LIMIT_US {
                 return Err(RunnerError::environment("loadgen did not load its plan within 30 s"));
             }
             if at_us.saturating_sub(self.logs_read_us) > LOG_SPACING_US {
@@ -116,27 +159,27 @@ impl<'a> Load<'a> {
             plan: text(PLAN),
             records: text(REQUESTS),
             salt,
-            steps: self.resolved.scenario.workload.steps.clone(),
+            steps: self.resolved.scenario.workload.all_steps(),
             limits: limits(total),
             shard: Shard { shard: 0, of: 1 },
         }
     }
 
-    /// Takes one line of loadgen; true once it is ready.
+    /// Takes one line of loadgen.
     async fn take(
         &mut self,
         line: LoadgenLine,
         provider: &mut dyn Provider,
         context: &mut Context<'_>,
         logs: &mut MockLogs,
-    ) -> Result<bool, RunnerError> {
+    ) -> Result<Option<Pause>, RunnerError> {
         match line {
             LoadgenLine::Ready { build, planned, wall_anchor_unix_us, .. } => {
                 launch::check_build(LOADGEN, &build)?;
                 let text = format!("loadgen ready: {planned} planned, anchor {wall_anchor_unix_us}");
                 context.dispatcher.log(EventKind::Note { text })?;
-                self.go(provider, context).await?;
-                return Ok(true);
+                self.ready = true;
+                return Ok(Some(Pause::Ready));
             }
             progress @ LoadgenLine::Progress { .. } => {
                 context.dispatcher.view.progress(&progress, logs.hits_read);
@@ -151,7 +194,7 @@ impl<'a> Load<'a> {
                 released,
                 in_flight_min,
                 in_flight_max,
-                ..
+                health,
             } => {
                 context.dispatcher.log(EventKind::StepEnded {
                     step,
@@ -161,28 +204,39 @@ impl<'a> Load<'a> {
                     in_flight_min,
                     in_flight_max,
                 })?;
-                self.step = step + 1;
-                if self.step < self.resolved.scenario.workload.steps.len() && context.dispatcher.signals == 0
-                {
-                    self.go(provider, context).await?;
-                }
+                let load_us = ended_us.saturating_sub(started_us);
+                return Ok(Some(Pause::StepEnded(StepFacts { step, released, load_us, health })));
             }
             LoadgenLine::End { records, records_dropped, partial, health } => {
                 let health = serde_json::to_value(&health).unwrap_or_default();
                 context.dispatcher.log(EventKind::LoadEnded { records, records_dropped, partial, health })?;
-                self.end = Some(if partial { LoadEnd::Interrupted } else { LoadEnd::Complete });
+                let end = if partial { LoadEnd::Interrupted } else { LoadEnd::Complete };
+                return Ok(Some(Pause::Ended(end)));
             }
             LoadgenLine::Failed { message } => {
                 return Err(RunnerError::environment(format!("loadgen: {message}")));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    async fn go(&self, provider: &mut dyn Provider, context: &mut Context<'_>) -> Result<(), RunnerError> {
-        let concurrency = self.resolved.scenario.workload.steps[self.step].concurrency;
-        context.dispatcher.log(EventKind::StepStarted { step: self.step, concurrency })?;
-        provider.tell_loadgen(&format!("go {}", self.step), context).await
+    /// Starts a step of the job; with `requests`, a level of a search, whose job has no steps.
+    ///
+    /// # Errors
+    /// [`RunnerError`] when the run directory or the way to loadgen fails.
+    pub async fn go(
+        &self,
+        step: usize,
+        (concurrency, requests): (u32, Option<u64>),
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+    ) -> Result<(), RunnerError> {
+        context.dispatcher.log(EventKind::StepStarted { step, concurrency })?;
+        let line = match requests {
+            Some(requests) => format!("go {step} {concurrency} {requests}"),
+            None => format!("go {step}"),
+        };
+        provider.tell_loadgen(&line, context).await
     }
 
     /// Carries out the actions whose request count is reached.

@@ -7,3 +7,4 @@ pub mod faults;
 pub mod load;
 pub mod prepare;
 pub mod run;
+pub mod search;

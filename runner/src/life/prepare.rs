@@ -81,7 +81,7 @@ impl Prepared {
         repro_of: Option<ReproOf>,
     ) -> Result<Self, RunnerError> {
         let provider = options.choice.provider();
-        if let Some(why) = cannot_do(&resolved).or_else(|| provider.cannot_do(&resolved)) {
+        if let Some(why) = provider.cannot_do(&resolved) {
             return Err(RunnerError::CannotDo(format!("{why}; nothing was started")));
         }
         let programs = Programs::find(options.bin_dir.as_deref(), &provider.programs(&resolved))?;
@@ -131,14 +131,6 @@ impl Prepared {
         plan.flush()?;
         Ok(())
     }
-}
-
-/// What no stack can do in this build.
-fn cannot_do(resolved: &Resolved) -> Option<String> {
-    resolved.scenario.workload.search.is_some().then(|| {
-        "this scenario searches for the highest stable level, which this build does not do; give `steps` instead"
-            .to_owned()
-    })
 }
 
 /// A disk that is full already would end the run in the middle: say so before anything starts.

@@ -15,8 +15,9 @@ use super::actions;
 use super::dispatcher::{Dispatcher, INBOX_MAX, Message};
 use super::drain::{DrainLimits, Drainer};
 use super::faults::{self, FaultConfigs, RulesOn};
-use super::load::{Load, LoadEnd};
+use super::load::{Load, LoadEnd, Pause};
 use super::prepare::Prepared;
+use super::search::Searcher;
 use crate::clock::Clock;
 use crate::collect::join::JoinInput;
 use crate::collect::mocks::MockLogs;
@@ -134,10 +135,7 @@ async fn body(
     stage.snapshot(provider, context, Moment::Before).await?;
 
     context.dispatcher.phase(Phase::Load)?;
-    let total = stage.time_limit(prepared.info.resolved.scenario.workload.timeout);
-    let load = Load::new(&prepared.info.resolved, &running);
-    let end = load.run(provider, context, &mut logs, (total, prepared.info.salt.clone())).await;
-    let loaded = match end {
+    let loaded = match stage.load(provider, context, &faults, &mut logs).await {
         Ok(LoadEnd::Died) => {
             let message = "loadgen ended without saying `end`; its log is logs/loadgen.log".to_owned();
             Err(RunnerError::environment(message))
@@ -163,9 +161,18 @@ async fn settle_in(running: &mut Running, context: &mut Context<'_>) -> Result<(
 }
 
 /// What the later steps share.
-struct Stage<'a> {
-    prepared: &'a Prepared,
-    running: &'a Running,
+pub(super) struct Stage<'a> {
+    pub(super) prepared: &'a Prepared,
+    pub(super) running: &'a Running,
+}
+
+/// A drain that has come as far as (c).
+pub(super) struct Synced<'a> {
+    drainer: Drainer<'a>,
+    /// The passive wait ended with everything stable at zero.
+    pub(super) drained: bool,
+    /// Transactions left at the gateway.
+    pub(super) pending: u64,
 }
 
 impl Stage<'_> {
@@ -194,13 +201,46 @@ impl Stage<'_> {
         Ok(())
     }
 
-    async fn drain(
+    /// Starts loadgen and commands its steps; before the recovery step the system drains as far as sync.
+    async fn load(
         &self,
         provider: &mut dyn Provider,
         context: &mut Context<'_>,
         faults: &FaultConfigs,
         logs: &mut MockLogs,
-    ) -> Result<(), RunnerError> {
+    ) -> Result<LoadEnd, RunnerError> {
+        let resolved = &self.prepared.info.resolved;
+        let workload = &resolved.scenario.workload;
+        let total = self.time_limit(workload.timeout);
+        let mut load = Load::new(resolved, self.running);
+        load.begin(provider, context, (total, self.prepared.info.salt.clone())).await?;
+        if let Some(search) = &workload.search {
+            return Searcher::new(self, search, load)?.run(provider, context, faults, logs).await;
+        }
+        let steps = workload.all_steps();
+        let mut next = 0;
+        loop {
+            if let Pause::Ended(end) = load.follow(provider, context, logs).await? {
+                return Ok(end);
+            }
+            let Some(step) = steps.get(next).filter(|_| context.dispatcher.signals == 0) else { continue };
+            if workload.recovery.is_some() && next == workload.steps.len() {
+                self.drain_to_sync(next.checked_sub(1), provider, context, faults, logs).await?;
+            }
+            load.go(next, (step.concurrency, None), provider, context).await?;
+            next += 1;
+        }
+    }
+
+    /// (a) to (c) of the drain: after the last step, or after `step` before another one.
+    pub(super) async fn drain_to_sync(
+        &self,
+        step: Option<usize>,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        faults: &FaultConfigs,
+        logs: &mut MockLogs,
+    ) -> Result<Synced<'_>, RunnerError> {
         // A mock that is down can't take its rules off: services come back first.
         actions::undo(self.running, provider, context, logs).await?;
         faults.apply(RulesOn::ValidationOnly, self.running, context.dispatcher, context.dir).await?;
@@ -216,10 +256,24 @@ impl Stage<'_> {
             stable_samples: drain.stable_samples,
             interval: drain.interval.duration(),
         };
-        let mut drainer = Drainer::new(self.running, limits, context.dir)?;
-        drainer.passive(context.dispatcher).await?;
-        self.snapshot(provider, context, Moment::DrainPassive).await?;
-        drainer.sync(context.dispatcher).await?;
+        let mut drainer = Drainer::new(self.running, limits, step, context.dir)?;
+        let drained = drainer.passive(context.dispatcher).await? == "stable";
+        // Between steps the evidence is the samples: a snapshot of a moment is taken once.
+        if step.is_none() {
+            self.snapshot(provider, context, Moment::DrainPassive).await?;
+        }
+        let pending = drainer.sync(context.dispatcher).await?;
+        Ok(Synced { drainer, drained, pending })
+    }
+
+    async fn drain(
+        &self,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        faults: &FaultConfigs,
+        logs: &mut MockLogs,
+    ) -> Result<(), RunnerError> {
+        let Synced { mut drainer, .. } = self.drain_to_sync(None, provider, context, faults, logs).await?;
         self.snapshot(provider, context, Moment::DrainSynced).await?;
         self.join(context, logs).await?;
         faults.apply(RulesOn::None, self.running, context.dispatcher, context.dir).await?;

@@ -27,7 +27,7 @@ pub const CONCURRENCY_MAX: u64 = 100_000;
 /// Most steps.
 pub const STEPS_MAX: u64 = 1_000;
 /// Longest prompt in tokens.
-pub const INPUT_TOKENS_MAX: u64 = 1_000_000;
+pub const INPUT_TOKENS_MAX: u64 = 4_000_000;
 /// Longest answer in tokens.
 pub const OUTPUT_TOKENS_MAX: u64 = 1_000_000;
 /// Most fault rules, checks or actions in a file.

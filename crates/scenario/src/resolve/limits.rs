@@ -2,7 +2,7 @@
 
 use super::layers::{Overrides, Setting, Source};
 use crate::configs::LEASE_DEFAULT;
-use crate::model::{Limit, Resolved, Saturation};
+use crate::model::{Limit, Resolved, Saturation, Thresholds};
 use crate::read::ScenarioFile;
 
 /// A limit in force.
@@ -48,22 +48,29 @@ pub fn limits(file: &ScenarioFile, resolved: &Resolved, overrides: &Overrides) -
         table.set("workload.search.from", &search.from, None);
         table.set("workload.search.to", &search.to, None);
     }
+    if let Some(recovery) = &scenario.workload.recovery {
+        table.set("workload.recovery.concurrency", &recovery.concurrency, None);
+        table.set("workload.recovery.requests", &recovery.requests, None);
+    }
     table.set("workload.timeout", &limit(scenario.workload.timeout), Some(Setting::Timeout));
-    thresholds(&mut table, resolved);
+    thresholds(&mut table, "thresholds", &scenario.thresholds);
+    if let Some(recovery) = &scenario.workload.recovery {
+        thresholds(&mut table, "workload.recovery.limits", &recovery.limits);
+    }
     ends(&mut table, resolved);
     table.rows
 }
 
-fn thresholds(table: &mut Table<'_>, resolved: &Resolved) {
-    let limits = &resolved.scenario.thresholds;
-    table.judged("thresholds.error_rate", limits.error_rate.as_ref());
-    table.judged("thresholds.ttft_p50", limits.ttft_p50.as_ref());
-    table.judged("thresholds.ttft_p95", limits.ttft_p95.as_ref());
-    table.judged("thresholds.ttft_p99", limits.ttft_p99.as_ref());
-    table.judged("thresholds.latency_p50", limits.latency_p50.as_ref());
-    table.judged("thresholds.latency_p95", limits.latency_p95.as_ref());
-    table.judged("thresholds.latency_p99", limits.latency_p99.as_ref());
-    table.judged("thresholds.success_rps_min", limits.success_rps_min.as_ref());
+fn thresholds(table: &mut Table<'_>, place: &str, limits: &Thresholds) {
+    let name = |limit: &str| format!("{place}.{limit}");
+    table.judged(&name("error_rate"), limits.error_rate.as_ref());
+    table.judged(&name("ttft_p50"), limits.ttft_p50.as_ref());
+    table.judged(&name("ttft_p95"), limits.ttft_p95.as_ref());
+    table.judged(&name("ttft_p99"), limits.ttft_p99.as_ref());
+    table.judged(&name("latency_p50"), limits.latency_p50.as_ref());
+    table.judged(&name("latency_p95"), limits.latency_p95.as_ref());
+    table.judged(&name("latency_p99"), limits.latency_p99.as_ref());
+    table.judged(&name("success_rps_min"), limits.success_rps_min.as_ref());
 }
 
 fn ends(table: &mut Table<'_>, resolved: &Resolved) {
@@ -81,6 +88,11 @@ fn ends(table: &mut Table<'_>, resolved: &Resolved) {
     table.judged("minimum.fault_hits", scenario.minimum.fault_hits.as_ref());
     table.judged("minimum.cancelled", scenario.minimum.cancelled.as_ref());
     table.judged("minimum.validations", scenario.minimum.validations.as_ref());
+    for (class, least) in &scenario.minimum.classes {
+        let class = serde_json::to_value(class).ok().and_then(|word| word.as_str().map(str::to_owned));
+        table.set(&format!("minimum.classes.{}", class.unwrap_or_default()), least, None);
+    }
+    table.judged("minimum.cached", scenario.minimum.cached.as_ref());
     table.judged("minimum.step", scenario.minimum.step.as_ref());
 }
 

@@ -42,6 +42,7 @@ pub fn resolve(
     let view = View { scenario: &scenario, nodes: &nodes, requests_max };
     faults::check(&view, &mut problems);
     workload::check_cancel(&view, &mut problems);
+    workload::check_oversize(&view, &mut problems);
     topology::check_actions(&view, &mut problems);
     topology::check_ends(&view, &mut problems);
     let mut rules = scenario.faults.clone();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::bounds::{self, within};
 use super::{View, expects, faults};
 use crate::fault::{Close, Select};
-use crate::model::{CancelPhase, Check, Limit, Scenario, Search, Step, Workload};
+use crate::model::{CancelPhase, Check, Limit, Scenario, Search, Step, Thresholds, Workload};
 use crate::read::Problems;
 use crate::units::Micros;
 
@@ -24,6 +24,19 @@ pub(super) fn check(scenario: &mut Scenario, problems: &mut Problems<'_>) -> u64
     }
     if let Some(search) = &workload.search {
         check_search(search, scenario.minimum.step, problems);
+    }
+    if let Some(recovery) = &workload.recovery {
+        let path = "workload.recovery";
+        let concurrency = u64::from(recovery.concurrency);
+        within(&format!("{path}.concurrency"), concurrency, (1, bounds::CONCURRENCY_MAX), problems);
+        within(&format!("{path}.requests"), recovery.requests, (1, bounds::REQUESTS_MAX), problems);
+        if recovery.limits == Thresholds::default() {
+            problems.add(path, format!("{path}.limits is empty: without a limit nothing shows the recovery"));
+        }
+        if workload.search.is_some() || workload.steps.iter().any(|step| step.requests.is_none()) {
+            // The plan lines of the recovery must be known before the load.
+            problems.add(path, format!("{path} goes with steps that count `requests` only"));
+        }
     }
     match (workload.steps.is_empty(), workload.search.is_some()) {
         (true, false) => problems.add("workload", "workload needs `steps` or `search`".to_owned()),
@@ -82,7 +95,8 @@ fn check_search(search: &Search, least: Option<u32>, problems: &mut Problems<'_>
 /// The length of the plan: the sum of count steps, or what `max_requests` says where the sum is not known.
 fn length(workload: &Workload, problems: &mut Problems<'_>) -> u64 {
     let path = "workload.max_requests";
-    let sum = workload.steps.iter().filter_map(|step| step.requests).fold(0, u64::saturating_add);
+    let steps = workload.all_steps();
+    let sum = steps.iter().filter_map(|step| step.requests).fold(0, u64::saturating_add);
     let open = workload.search.is_some() || workload.steps.iter().any(|step| step.duration.is_some());
     let length = match (workload.max_requests, open) {
         (None, true) => {
@@ -157,6 +171,20 @@ fn check_checks(checks: &[Check], problems: &mut Problems<'_>) {
     }
 }
 
+/// Rules about `workload.oversize`.
+pub(super) fn check_oversize(view: &View<'_>, problems: &mut Problems<'_>) {
+    let Some(oversize) = &view.scenario.workload.oversize else { return };
+    let path = "workload.oversize";
+    faults::check_select(view, &oversize.select, &format!("{path}.select"), problems);
+    if matches!(oversize.select, Select::Calls(_)) {
+        let text = format!("{path}.select: `calls` is for dapi and chain; select a fraction, ids or all");
+        problems.add(&format!("{path}.select"), text);
+    }
+    let tokens = (1, bounds::INPUT_TOKENS_MAX);
+    within(&format!("{path}.input_tokens"), oversize.input_tokens.into(), tokens, problems);
+    expects::check(&oversize.expect, &format!("{path}.expect"), path, problems);
+}
+
 /// Rules about `workload.cancel`.
 pub(super) fn check_cancel(view: &View<'_>, problems: &mut Problems<'_>) {
     let Some(cancel) = &view.scenario.workload.cancel else { return };
@@ -166,18 +194,33 @@ pub(super) fn check_cancel(view: &View<'_>, problems: &mut Problems<'_>) {
         let text = "workload.cancel.select: `calls` is for dapi and chain; select a fraction, ids or all";
         problems.add("workload.cancel.select", text.to_owned());
     }
-    match (cancel.phase, cancel.event) {
+    check_cancel_point((cancel.phase, cancel.event, cancel.close), path, problems);
+    within("workload.cancel.also", cancel.also.len() as u64, (0, bounds::RULES_MAX), problems);
+    for (index, point) in cancel.also.iter().enumerate() {
+        let path = format!("{path}.also[{index}]");
+        check_cancel_point((point.phase, point.event, point.close), &path, problems);
+    }
+    expects::check(&cancel.expect, "workload.cancel.expect", path, problems);
+}
+
+fn check_cancel_point(
+    (phase, event, close): (CancelPhase, Option<u64>, Close),
+    path: &str,
+    problems: &mut Problems<'_>,
+) {
+    match (phase, event) {
         (CancelPhase::NthEvent, None | Some(0)) => {
             problems.add(path, format!("{path} with phase: nth-event needs `event`, from 1"));
         }
         (CancelPhase::NthEvent, Some(_)) | (_, None) => {}
         (_, Some(_)) => {
-            problems.add("workload.cancel.event", format!("{path}.event goes with phase: nth-event only"));
+            let event = format!("{path}.event");
+            problems.add(&event, format!("{event} goes with phase: nth-event only"));
         }
     }
-    if cancel.close == Close::Clean {
-        let text = "workload.cancel.close: a client that cancels closes by fin or rst, not clean";
-        problems.add("workload.cancel.close", text.to_owned());
+    if close == Close::Clean {
+        let close = format!("{path}.close");
+        let text = format!("{close}: a client that cancels closes by fin or rst, not clean");
+        problems.add(&close, text);
     }
-    expects::check(&cancel.expect, "workload.cancel.expect", path, problems);
 }

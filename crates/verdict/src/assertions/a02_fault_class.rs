@@ -37,6 +37,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         if case.oracle.disputed.contains(id) {
             continue;
         }
+        // In a search level what nothing touched counts in the error rate of the level (design section 7).
+        if !decided.touched && case.evidence.run.resolved.scenario.workload.search.is_some() {
+            continue;
+        }
         let class = word(&decided.class);
         let because = decided.because.map_or_else(|| "no reason seen".to_owned(), |reason| word(&reason));
         let (reason, text) = if decided.touched {
@@ -97,6 +101,19 @@ fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
         && (all.len() as u64) < minimum
     {
         sheet.missing(format!("{} distinct requests were hit, minimum.fault_hits is {minimum}", all.len()));
+    }
+    for (class, least) in &scenario.minimum.classes {
+        let seen = case.decided.values().filter(|decided| decided.class == *class).count() as u64;
+        if seen < *least {
+            let class = word(class);
+            sheet.missing(format!("{seen} requests ended as {class}, minimum.classes wants {least}"));
+        }
+    }
+    if let Some(least) = scenario.minimum.cached {
+        let seen = case.evidence.joined.values().filter(|joined| joined.cached).count() as u64;
+        if seen < least {
+            sheet.missing(format!("{seen} answers came from the cache, minimum.cached is {least}"));
+        }
     }
     let cancelled =
         case.decided.values().filter(|decided| decided.class == RequestClass::Cancelled).count() as u64;

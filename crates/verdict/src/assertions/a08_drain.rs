@@ -23,10 +23,11 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     if !case.evidence.drain.is_sorted_by(|earlier, later| earlier.at_us < later.at_us) {
         sheet.missing(format!("{DRAIN}: the samples are not in the order of their time"));
     }
-    let passive = case.evidence.drain.iter().rfind(|sample| sample.part == DrainPart::Passive);
-    match passive.filter(|sample| sample.ended.is_some()) {
-        None => sheet.missing(format!("{DRAIN}: the passive wait has no end")),
-        Some(sample) => signals(case, sample, sheet),
+    passive_wait(case, None, sheet);
+    // Levels of a search may fail to drain: that ends the search (design section 10), not the run.
+    let workload = &case.evidence.run.resolved.scenario.workload;
+    if workload.recovery.is_some() && !case.partial() {
+        passive_wait(case, workload.steps.len().checked_sub(1), sheet);
     }
     match case.evidence.snapshot(Moment::DrainSynced) {
         Err(missing) => sheet.missing(missing),
@@ -57,6 +58,20 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     }
 }
 
+/// Samples of one passive wait: after the load, or after a step.
+fn samples<'a>(case: &Case<'a>, step: Option<usize>) -> impl DoubleEndedIterator<Item = &'a DrainSample> {
+    let of = move |sample: &&DrainSample| sample.part == DrainPart::Passive && sample.step == step;
+    case.evidence.drain.iter().filter(of)
+}
+
+fn passive_wait(case: &Case<'_>, step: Option<usize>, sheet: &mut Sheet) {
+    let last = samples(case, step).next_back();
+    match last.filter(|sample| sample.ended.is_some()) {
+        None => sheet.missing(format!("{DRAIN}: the passive wait has no end")),
+        Some(sample) => signals(case, sample, sheet),
+    }
+}
+
 fn signals(case: &Case<'_>, sample: &DrainSample, sheet: &mut Sheet) {
     let deadline = sample.ended.as_deref() == Some("deadline");
     if sample.ended.as_deref() == Some("interrupted") {
@@ -77,23 +92,22 @@ fn signals(case: &Case<'_>, sample: &DrainSample, sheet: &mut Sheet) {
     }
     let all_zero = SIGNALS.iter().all(|s| sample.signals.get(s.name).copied().flatten() == Some(0.0));
     if !deadline {
-        stable(case, sheet);
+        stable(case, sample.step, sheet);
     }
     if deadline && all_zero {
         // Zero in the last sample, but never for K samples in a row.
-        let moving = moving(case);
+        let moving = moving(case, sample.step);
         sheet.witness(left(reason, moving, 0.0, "was never zero for enough samples in a row"));
     }
 }
 
 /// The samples must show what the last one claims: zero for as many samples in a row as the scenario asks.
-fn stable(case: &Case<'_>, sheet: &mut Sheet) {
+fn stable(case: &Case<'_>, step: Option<usize>, sheet: &mut Sheet) {
     let wanted = case.evidence.run.resolved.scenario.drain.stable_samples;
-    let samples = case.evidence.drain.iter().rev().filter(|sample| sample.part == DrainPart::Passive);
     let zero = |sample: &&DrainSample| {
         SIGNALS.iter().all(|signal| sample.signals.get(signal.name).copied().flatten() == Some(0.0))
     };
-    let seen = samples.take_while(zero).count();
+    let seen = samples(case, step).rev().take_while(zero).count();
     if seen < wanted as usize {
         sheet.missing(format!("{DRAIN}: {seen} samples at the end are zero, {wanted} are needed"));
     }
@@ -119,9 +133,8 @@ fn steps(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
 }
 
 /// The signal that was last seen above zero.
-fn moving<'a>(case: &Case<'a>) -> &'static str {
-    let samples = case.evidence.drain.iter().rev().filter(|sample| sample.part == DrainPart::Passive);
-    for sample in samples {
+fn moving(case: &Case<'_>, step: Option<usize>) -> &'static str {
+    for sample in samples(case, step).rev() {
         let busy = SIGNALS.iter().find(|s| sample.signals.get(s.name).copied().flatten() != Some(0.0));
         if let Some(signal) = busy {
             return signal.name;

@@ -12,8 +12,10 @@ mod a08_drain;
 mod a09_service_stability;
 mod a10_correlation;
 mod a11_conservation;
-mod thresholds;
+pub(crate) mod thresholds;
 mod validity;
+
+pub(crate) use validity::WAITING_SHARE_PPB;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,13 +1,16 @@
 //! T `thresholds`: limits of the scenario, compared as integers; exactly at a limit holds. What the scenario doesn't
 //! name is not judged. Expected failures enter neither the error rate nor latencies.
 //!
-//! Reason: `above-limit`, with the limit as subject (`success_rps_min`: below it).
+//! Reasons: `above-limit`, with the limit as subject (`success_rps_min`: below it); `no-stable-level` of a search.
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
+use evidence::event::EventKind;
 use evidence::rundir::{ACCOUNTING, EVENTS, HITS, REQUESTS};
 use scenario::fault::RequestClass;
+use scenario::model::Thresholds;
 use scenario::units::Micros;
 use stats::Percentile;
+use stats::next_level::Next;
 
 use super::{Assertion, Case};
 use crate::sheet::Sheet;
@@ -16,9 +19,81 @@ pub(super) const ASSERTION: Assertion =
     Assertion { id: AssertionId::T, inputs: &[REQUESTS, EVENTS, HITS, ACCOUNTING], unit: "limits", judge };
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
-    let limits = &case.evidence.run.resolved.scenario.thresholds;
-    let populations = populations(case);
+    let scenario = &case.evidence.run.resolved.scenario;
+    if scenario.workload.search.is_some() {
+        search(case, sheet);
+        return;
+    }
+    let recovery_step = scenario.workload.recovery.as_ref().map(|_| scenario.workload.steps.len());
+    let usual = populations(case, &|step| recovery_step.is_none() || step != recovery_step);
+    let span_us = crate::summary::load_span_us(case.evidence);
+    hold(&scenario.thresholds, &usual, span_us, "", sheet);
+    if let (Some(recovery), Some(step)) = (&scenario.workload.recovery, recovery_step) {
+        let lightly = populations(case, &|of| of == Some(step));
+        if lightly.sent == 0 {
+            sheet.missing("recovery: nothing was sent in the recovery step");
+        }
+        hold(&recovery.limits, &lightly, span_of(case, step), "recovery.", sheet);
+    }
+    // A scenario without limits has nothing to hold: that is a pass without a look by definition.
+    if scenario.thresholds == Thresholds::default() && recovery_step.is_none() {
+        sheet.set_minimum(0);
+    }
+}
+
+/// In a search the limits hold per level; the run fails when no level at or above `minimum.step` held.
+fn search(case: &Case<'_>, sheet: &mut Sheet) {
+    let levels = crate::levels::judge(case);
+    sheet.looked(levels.len() as u64);
+    let least = case.evidence.run.resolved.scenario.minimum.step.unwrap_or(1);
+    let none = |text: String| {
+        let mut witness = Witness::new("no-stable-level", text);
+        witness.subject = Some("minimum.step".to_owned());
+        let why = levels.iter().flat_map(|judged| &judged.reasons).next().cloned();
+        witness.detail.insert("first_reason".to_owned(), why.into());
+        witness.evidence.push(EvidenceRef { file: EVENTS.to_owned(), at: "kind=level-ended".to_owned() });
+        witness
+    };
+    match crate::levels::standing(case) {
+        Some(Next::Done(bracket)) => {
+            let best = bracket.highest_good.unwrap_or_default();
+            if best < u64::from(least) {
+                sheet.witness(none(format!(
+                    "level {best} is the highest stable one, at least {least} wanted"
+                )));
+            }
+        }
+        Some(Next::NonePassed(_)) => sheet.witness(none("no level of the search was stable".to_owned())),
+        Some(Next::Limited { level, .. }) => {
+            sheet.missing(format!("the search ended at level {level}: generator or mocks were the limit"));
+        }
+        Some(Next::RunsUsedUp(_) | Next::Run { .. }) | None => {
+            sheet.missing("the search did not come to its end (plan or runs used up)");
+        }
+    }
+}
+
+/// Time during which one step offered load.
+fn span_of(case: &Case<'_>, wanted: usize) -> u64 {
+    let spans = case.evidence.events.iter().filter_map(|event| match event.event {
+        EventKind::StepEnded { step, started_us, ended_us, .. } if step == wanted => {
+            Some(ended_us.saturating_sub(started_us))
+        }
+        _ => None,
+    });
+    spans.sum()
+}
+
+/// Holds one population against limits; `place` begins the names of witnesses.
+pub(crate) fn hold(
+    limits: &Thresholds,
+    populations: &Populations,
+    span: u64,
+    place: &str,
+    sheet: &mut Sheet,
+) {
     let sent = populations.sent;
+    let above = |limit: &str, text: String| above(&format!("{place}{limit}"), format!("{place}{text}"));
     if let Some(limit) = limits.error_rate {
         if sent == 0 {
             sheet.missing("error_rate: nothing was sent");
@@ -56,7 +131,6 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     }
     if let Some(least) = limits.success_rps_min {
-        let span = crate::summary::load_span_us(case.evidence);
         if span == 0 {
             sheet.missing("success_rps_min: no step tells how long the load took");
         } else {
@@ -69,10 +143,6 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             sheet.witness(above("success_rps_min", text));
         }
     }
-    // A scenario without limits has nothing to hold: that is a pass without a look by definition.
-    if *limits == scenario::model::Thresholds::default() {
-        sheet.set_minimum(0);
-    }
 }
 
 fn above(limit: &str, text: String) -> Witness {
@@ -82,8 +152,9 @@ fn above(limit: &str, text: String) -> Witness {
     witness
 }
 
-struct Populations {
-    sent: u64,
+/// What limits are held against.
+pub(crate) struct Populations {
+    pub(crate) sent: u64,
     errors: u64,
     disputed: u64,
     good: u64,
@@ -91,12 +162,14 @@ struct Populations {
     latency_us: Vec<u64>,
 }
 
-fn populations(case: &Case<'_>) -> Populations {
+/// The requests of the steps that `takes` names.
+pub(crate) fn populations(case: &Case<'_>, takes: &dyn Fn(Option<usize>) -> bool) -> Populations {
     let mut found =
         Populations { sent: 0, errors: 0, disputed: 0, good: 0, ttft_us: Vec::new(), latency_us: Vec::new() };
     for (index, decided) in case.decided {
         let Some(record) = case.evidence.records.get(index) else { continue };
-        if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {
+        let unsent = matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped);
+        if unsent || !takes(record.step) {
             continue;
         }
         found.sent += 1;

@@ -1,7 +1,7 @@
 //! V `validity`: the run says something about Devshard, not about the generator or a mock.
 //!
 //! Reasons: `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`,
-//! `too-few-requests`, `concurrency-not-held`, `requests-dropped`, `mock-saturated`, `saturation-absent`. Source: design section 7,
+//! `too-few-requests`, `concurrency-not-held`, `requests-dropped`, `mock-saturated`, `saturation-absent`, `search-limited`. Source: design section 7,
 //! specification "Measurements".
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
@@ -12,6 +12,7 @@ use evidence::snapshot::Moment;
 use scenario::control::NodeStats;
 use scenario::model::Saturation;
 use scenario::pipe::GeneratorHealth;
+use stats::next_level::Next;
 
 use super::{Assertion, Case, about_request, snapshot_file};
 use crate::sheet::Sheet;
@@ -25,7 +26,7 @@ pub(super) const ASSERTION: Assertion = Assertion {
 
 /// A node counts as saturated when it refused a call, or when callers waited for a worker for more than this share of
 /// the load: a queue of one now and then is inside its capacity.
-const WAITING_SHARE_PPB: u64 = 100_000_000;
+pub(crate) const WAITING_SHARE_PPB: u64 = 100_000_000;
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let ended = case.evidence.events.iter().find_map(|event| match &event.event {
@@ -43,6 +44,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         sheet.missing("the load was stopped before the end of its plan");
     } else {
         steps(case, sheet);
+        if let Some(Next::Limited { level, .. }) = crate::levels::standing(case) {
+            let text = format!("generator or mocks were the limit at level {level} of the search");
+            sheet.witness(limit("search-limited", text));
+        }
     }
     dropped(case, sheet);
     match case.evidence.snapshot(Moment::DrainPassive) {
@@ -114,7 +119,7 @@ fn generator(case: &Case<'_>, dropped: u64, health: &GeneratorHealth, sheet: &mu
 }
 
 fn steps(case: &Case<'_>, sheet: &mut Sheet) {
-    for (number, step) in case.evidence.run.resolved.scenario.workload.steps.iter().enumerate() {
+    for (number, step) in case.evidence.run.resolved.scenario.workload.all_steps().iter().enumerate() {
         let ended = case.evidence.events.iter().find_map(|event| match &event.event {
             EventKind::StepEnded { step, released, in_flight_max, .. } if *step == number => {
                 Some((*released, *in_flight_max))

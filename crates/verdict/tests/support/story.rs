@@ -509,6 +509,7 @@ fn drain() -> Vec<DrainSample> {
         stable: number as u32,
         ended: (number == 3).then(|| "stable".to_owned()),
         deadline_us: Some(60_000_000),
+        step: None,
     };
     (0..4).map(sample).collect()
 }
