@@ -1,0 +1,66 @@
+//! Every committed scenario passes on the embedded stack, for the reasons that its file states: each has minimum
+//! counts, so that a pass is a proof that the thing happened.
+
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+mod support;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use support::{root, runner, with_status};
+
+/// Scenarios that run at the same time: each has seven programs of its own.
+const AT_ONCE: usize = 2;
+
+fn scenarios() -> Vec<PathBuf> {
+    let list = std::fs::read_dir(root().join("scenarios")).unwrap().flatten().map(|entry| entry.path());
+    let mut found: Vec<PathBuf> =
+        list.filter(|path| path.extension().is_some_and(|kind| kind == "yaml")).collect();
+    found.sort();
+    assert!(found.len() >= 10, "scenarios are missing: {found:?}");
+    found
+}
+
+/// Runs one scenario; says what is wrong with the result, if anything.
+fn wrong(file: &std::path::Path) -> Option<String> {
+    let results = tempfile::tempdir().unwrap();
+    let output =
+        runner().arg("run").arg(file).args(["--quiet", "--results"]).arg(results.path()).output().unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let dirs = support::run_dirs(results.path());
+    if output.status.code() == Some(4) && dirs.is_empty() {
+        // Refused before the start: what it needs is not on this machine, and the runner says so.
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        eprintln!("NOT CHECKED: {name}: {}", text.trim());
+        return None;
+    }
+    if output.status.code() != Some(0) {
+        return Some(text);
+    }
+    let assertions = support::json(&dirs[0].join("assertions.json"));
+    let unsure: Vec<String> = ["fail", "unknown"].iter().flat_map(|s| with_status(&assertions, s)).collect();
+    (!unsure.is_empty()).then(|| format!("exit 0 although {unsure:?} did not pass"))
+}
+
+#[test]
+fn every_scenario_passes_for_its_reasons() {
+    let waiting: Mutex<VecDeque<PathBuf>> = Mutex::new(scenarios().into());
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(file) = waiting.lock().unwrap().pop_front() else { return };
+                    if let Some(why) = wrong(&file) {
+                        failed.lock().unwrap().push(format!("{}:\n{why}", file.display()));
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "{} scenarios do not pass:\n{}", failed.len(), failed.join("\n"));
+}
