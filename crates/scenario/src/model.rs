@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Attempts, CallKind, Close, Expect, FaultAction, Place, RequestClass, Select};
+use crate::fault::{Attempts, CallKind, Expect, FaultAction, Place, RequestClass, Select};
 use crate::profile::Profile;
 use crate::units::{Micros, Ppb};
 
