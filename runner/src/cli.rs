@@ -52,6 +52,8 @@ enum Command {
         /// Lease file.
         lease: PathBuf,
     },
+    /// Prove that assertions can fail: runs against planted defects. Needs a build that has them.
+    Selftest(SelftestArgs),
     /// Internal: the process that ends everything when the runner is gone.
     #[command(name = "__guard", hide = true)]
     Guard,
@@ -221,6 +223,28 @@ struct GcArgs {
     engine: Option<String>,
 }
 
+#[derive(Debug, Args)]
+struct SelftestArgs {
+    /// Catalogue of defects.
+    #[arg(long, default_value = "selftest/defects.json")]
+    catalogue: PathBuf,
+    /// Folder with the programs that have planted defects; by default the folder of this one.
+    #[arg(long, env = "PROOFLOAD_BIN_DIR")]
+    bin_dir: Option<PathBuf>,
+    /// Only this defect, or the defects of this assertion, for example A3.
+    #[arg(long)]
+    only: Option<String>,
+    /// Only the first defect of each assertion.
+    #[arg(long)]
+    quick: bool,
+    /// Folder for the run directories.
+    #[arg(long, default_value = "results/selftest")]
+    results: PathBuf,
+    /// Write defects against assertions to this file.
+    #[arg(long)]
+    matrix: Option<PathBuf>,
+}
+
 /// Parses the command line and carries it out.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -332,6 +356,14 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             commands::stack::plan(&options, args.json)
         }
         Command::Reaper { lease } => commands::stack::reaper(&lease),
+        Command::Selftest(args) => commands::selftest::selftest(&commands::selftest::Request {
+            catalogue: args.catalogue,
+            bin_dir: args.bin_dir,
+            only: args.only,
+            quick: args.quick,
+            results: args.results,
+            matrix: args.matrix,
+        }),
         Command::Guard => Err(RunnerError::Internal("the guard is handled before".to_owned())),
     }
 }

@@ -35,7 +35,8 @@ fn all() -> Vec<Resolved> {
     let profiles = profiles();
     let read = |(name, text): (String, Vec<u8>)| {
         let file = parse(&text, &name).unwrap_or_else(|error| panic!("{error}"));
-        let resolved = resolve(&file, &profiles, &Overrides::default()).unwrap_or_else(|error| panic!("{error}"));
+        let resolved =
+            resolve(&file, &profiles, &Overrides::default()).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(resolved.scenario.name, name, "a scenario has the name of its file");
         resolved
     };
@@ -88,7 +89,8 @@ fn what_happens(resolved: &Resolved) -> Vec<String> {
     }
     if let Some(cancel) = &scenario.workload.cancel {
         let own = format!("{} by {}", short(&cancel.phase), short(&cancel.close));
-        let more = cancel.also.iter().map(|point| format!("{} by {}", short(&point.phase), short(&point.close)));
+        let more =
+            cancel.also.iter().map(|point| format!("{} by {}", short(&point.phase), short(&point.close)));
         let points: Vec<String> = std::iter::once(own).chain(more).collect();
         let (select, ends) = (short(&cancel.select), ends(&cancel.expect));
         rows.push(format!("clients leave ({select}): {}; ends as {ends}", points.join(", ")));
@@ -105,7 +107,10 @@ fn what_happens(resolved: &Resolved) -> Vec<String> {
     }
     for action in &scenario.actions {
         let (after, ends) = (short(&action.after), ends(&action.expect));
-        rows.push(format!("action after {after}: {}; requests in flight end as {ends}", short(&action.action)));
+        rows.push(format!(
+            "action after {after}: {}; requests in flight end as {ends}",
+            short(&action.action)
+        ));
     }
     if rows.is_empty() {
         rows.push("nothing: no fault".to_owned());
@@ -115,7 +120,8 @@ fn what_happens(resolved: &Resolved) -> Vec<String> {
 
 fn load(resolved: &Resolved) -> String {
     let workload = &resolved.scenario.workload;
-    let step = |concurrency: u32, requests: Option<u64>| format!("{} at {concurrency}", requests.unwrap_or(0));
+    let step =
+        |concurrency: u32, requests: Option<u64>| format!("{} at {concurrency}", requests.unwrap_or(0));
     let mut text = match &workload.search {
         Some(search) => format!("search from {} to {} in flight", search.from, search.to),
         None => {
@@ -145,7 +151,8 @@ fn page() -> String {
             replicas => format!("{} participants of {replicas} replicas", devshard.participants),
         };
         let nodes = resolved.nodes.iter().map(|node| format!("{} ({})", node.name, node.profile));
-        writeln!(page, "- stack: {hosts}, {} escrows, {}", devshard.escrows, short(&devshard.storage)).unwrap();
+        writeln!(page, "- stack: {hosts}, {} escrows, {}", devshard.escrows, short(&devshard.storage))
+            .unwrap();
         writeln!(page, "- nodes: {}", nodes.collect::<Vec<_>>().join(", ")).unwrap();
         writeln!(page, "- load: {}", load(&resolved)).unwrap();
         for row in what_happens(&resolved) {

@@ -6,6 +6,7 @@ pub mod list;
 pub mod plan;
 pub mod repro;
 pub mod run;
+pub mod selftest;
 pub mod stack;
 
 use std::path::{Path, PathBuf};

@@ -121,7 +121,10 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
     if twin.code != Some(0) || !twin.fired.is_empty() || !twin.unknown.is_empty() {
         controls.push(format!("the twin without a defect did not pass: {}", shown(&twin)));
     }
-    println!("control    twin                    {}", if controls.is_empty() { "passes" } else { "DOES NOT PASS" });
+    println!(
+        "control    twin                    {}",
+        if controls.is_empty() { "passes" } else { "DOES NOT PASS" }
+    );
     let mut rows = Vec::new();
     for defect in chosen {
         let seen = run(&runner, &defect.scenario, Some(&defect.name), &request.results)?;
@@ -184,8 +187,8 @@ fn runner(bin_dir: Option<&Path>) -> Result<PathBuf, RunnerError> {
         .map_err(|error| RunnerError::environment(format!("finding the own program: {error}")))?;
     let runner = bin_dir.map_or(own, |dir| dir.join("runner"));
     let help = Command::new(&runner).args(["run", "--help"]).output();
-    let help = help
-        .map_err(|error| RunnerError::environment(format!("starting {}: {error}", runner.display())))?;
+    let help =
+        help.map_err(|error| RunnerError::environment(format!("starting {}: {error}", runner.display())))?;
     if String::from_utf8_lossy(&help.stdout).contains("--defect") {
         return Ok(runner);
     }

@@ -148,9 +148,10 @@ impl<'a> Searcher<'a> {
 
     /// What the nodes' capacity went through since the last look.
     async fn count_nodes(&mut self, dispatcher: &mut Dispatcher) -> Result<Vec<LevelNode>, RunnerError> {
-        let stats =
-            dispatcher.through(self.stage.running.mocks.openai.stats::<scenario::control::OpenaiStats>());
-        let stats = stats.await?.map_err(RunnerError::environment)?;
+        let stats = dispatcher
+            .through(self.stage.running.mocks.openai_stats())
+            .await?
+            .map_err(RunnerError::environment)?;
         let mut changes = Vec::with_capacity(stats.nodes.len());
         for node in stats.nodes {
             let now = (node.execution.rejected + node.validation.rejected, node.saturated_us);
