@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use loadgen::output::compare::{self, CompareFlags};
+use loadgen::output::merge::{self, MergeFlags};
 use loadgen::result::{Definition, Figure, Metric};
 use loadgen::run::RunFlags;
 use loadgen::standalone::Flags;
@@ -33,6 +35,10 @@ enum Command {
     Search(RunFlags),
     /// Prints the table of all metrics.
     Metrics,
+    /// Compares runs stage by stage; sends no load. Exit code 6 on a regression.
+    Compare(CompareFlags),
+    /// Makes one result of the shards of a run.
+    Merge(MergeFlags),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +50,8 @@ fn main() -> ExitCode {
             metrics();
             ExitCode::SUCCESS
         }
+        (Some(Command::Compare(flags)), ..) => ExitCode::from(compare::run(&flags)),
+        (Some(Command::Merge(flags)), ..) => ExitCode::from(merge::run(&flags)),
         (None, Some(job), _) => ExitCode::from(loadgen::plan_mode::run(&job)),
         (None, None, Some(flags)) => ExitCode::from(loadgen::standalone::run(&flags)),
         (None, None, None) => {

@@ -6,6 +6,7 @@
 
 pub mod chart;
 pub mod html;
+pub mod live;
 pub mod run;
 pub mod text;
 pub mod units;

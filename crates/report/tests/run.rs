@@ -1,5 +1,7 @@
 //! The reports of a run: on the sample of the formats, on runs in which little or nothing happened, and on hostile text.
 
+#![expect(clippy::unwrap_used, reason = "a sample that can't be read must stop the test")]
+
 use std::path::Path;
 
 use evidence::assertion::{Assertions, Status, Witness};

@@ -27,6 +27,7 @@ use crate::profile::resolve::{Kind, StagePlan};
 use crate::profile::weights;
 use crate::record_writer::{RecordWriter, Written};
 use crate::result::{OverTime, SearchResult};
+use crate::terminal;
 
 /// Longest time between two looks at what runs by time.
 const TICK_US: u64 = 20_000;
@@ -584,7 +585,7 @@ impl ProfileLoad {
             let index = self.stages.len().saturating_sub(1);
             let words = self.parts.stages.get(index).map(|stage| stage.load.words()).unwrap_or_default();
             let stage = format!("stage {} ({words})", index + 1);
-            eprintln!("{}", self.parts.live.line(now_us, span_us, &stage));
+            terminal::show(&self.parts.live.line(now_us, span_us, &stage, terminal::width()));
         }
     }
 }

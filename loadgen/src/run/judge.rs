@@ -2,15 +2,13 @@
 
 use evidence::exit::Findings;
 use evidence::record::ClientClass;
-use stats::Percentile;
 
 use super::director::{judge_stage, limited};
 use crate::engine::stage::StagePart;
 use crate::profile::Resolved;
 use crate::profile::resolve::StagePlan;
 use crate::result::{
-    Figure, Figures, Metric, RunResult, Saturation, SaturationClass, ScenarioFigures, ThresholdResult,
-    Verdict,
+    Figures, RunResult, Saturation, SaturationClass, ScenarioFigures, ThresholdResult, Verdict,
 };
 
 /// Fills in stages, totals, thresholds and verdict of a result.
@@ -156,46 +154,4 @@ fn verdict(result: &RunResult, interrupted: bool) -> Verdict {
     let findings =
         Findings { interrupted, invalid, threshold_failed: failed, unknown: nothing, ..Findings::default() };
     Verdict { outcome: findings.outcome(), reasons }
-}
-
-/// A few lines for the terminal; files have the rest.
-#[must_use]
-pub fn brief(result: &RunResult) -> String {
-    let mut out = String::new();
-    let mut put = |line: String| {
-        out.push_str(&line);
-        out.push('\n');
-    };
-    let ms = |figures: &Figures, metric, percentile| {
-        let found = figures.distributions.get(metric).percentile_us(percentile);
-        found.map_or_else(|| "-".to_owned(), |us| format!("{}.{:03} ms", us / 1_000, us % 1_000))
-    };
-    for stage in &result.stages {
-        let figures = &stage.total;
-        let rate =
-            |figure| figures.value(figure).map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
-        put(format!(
-            "stage {:<3} {:<24} {:>10} req/s  {:>8} ended  {:>6} failed  latency p50 {} p99 {}  ttft p95 {}",
-            stage.index,
-            stage.load.words(),
-            rate(Figure::Rps),
-            figures.counts.ended(),
-            figures.counts.failed(),
-            ms(figures, Metric::Latency, Percentile::P50),
-            ms(figures, Metric::Latency, Percentile::P99),
-            ms(figures, Metric::Ttft, Percentile::P95),
-        ));
-    }
-    put(format!(
-        "lateness p50 {} p99 {}",
-        ms(&result.total, Metric::Lateness, Percentile::P50),
-        ms(&result.total, Metric::Lateness, Percentile::P99)
-    ));
-    if let Some(found) = &result.search {
-        let level = found.highest.map_or_else(|| "none".to_owned(), |level| level.to_string());
-        put(format!("search: highest {} that passed is {level} ({})", found.of, found.ending));
-    }
-    put(format!("verdict: {}", result.verdict.outcome));
-    result.verdict.reasons.iter().for_each(|reason| put(format!("  {reason}")));
-    out
 }

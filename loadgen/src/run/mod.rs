@@ -28,6 +28,7 @@ use crate::engine::{KeepAlive, Route, Shared};
 use crate::error::LoadgenError;
 use crate::halt::Halt;
 use crate::health;
+use crate::output;
 use crate::profile::model::Profile;
 use crate::profile::resolve::StagePlan;
 use crate::profile::{Resolved, resolve};
@@ -35,6 +36,7 @@ use crate::record_writer::{Overflow, RecordWriter, WriteFailed};
 use crate::result::{Figures, Health, OverTime, RESULT_VERSION, RunInfo, RunResult, Verdict};
 use crate::supervisor;
 use crate::target::Target;
+use crate::terminal;
 
 /// Bytes of a profile that are read.
 const PROFILE_BYTES_MAX: u64 = 16 << 20;
@@ -143,8 +145,10 @@ fn try_run(flags: &RunFlags, search: bool) -> Result<Outcome, LoadgenError> {
     result.search = first.director.as_ref().and_then(|director| director.found());
     result.over_time = first.over_time;
     judge::complete(&mut result, &plan, first.stages, interrupted);
-    write(&result, &flags.output)?;
-    print!("{}", judge::brief(&result));
+    terminal::end();
+    let files = output::write_all(&flags.output, &result)?;
+    print!("{}", output::text(&result));
+    files.iter().for_each(|path| eprintln!("loadgen: wrote {}", path.display()));
     Ok(result.verdict.outcome)
 }
 
@@ -432,14 +436,6 @@ fn blank(
         search: None,
         verdict: Verdict { outcome: Outcome::Internal, reasons: Vec::new() },
     }
-}
-
-fn write(result: &RunResult, folder: &Path) -> Result<(), LoadgenError> {
-    let path = folder.join(format!("summary-{}.json", result.run.stamp));
-    let text = serde_json::to_vec_pretty(result)
-        .map_err(|error| LoadgenError::Internal(format!("the result can't be serialised: {error}")))?;
-    std::fs::write(&path, text)
-        .map_err(|error| LoadgenError::Environment(format!("{}: {error}", path.display())))
 }
 
 /// UTC in the names of files.

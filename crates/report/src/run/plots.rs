@@ -138,11 +138,17 @@ fn latency_chart(
         let values = histograms.iter().map(value).collect();
         Line { name: name.to_owned(), tone, values, dots: false, joined: true }
     };
-    let lines = vec![
-        line("p50", Tone::Low, Percentile::P50),
-        line("p95", Tone::Mid, Percentile::P95),
-        line("p99", Tone::High, Percentile::P99),
-    ];
+    // Where no window has enough values for a percentile, it would be the maximum under another name.
+    let most = histograms.iter().map(Histogram::count).max().unwrap_or_default();
+    let lines: Vec<Line> = [
+        ("p50", Tone::Low, Percentile::P50),
+        ("p95", Tone::Mid, Percentile::P95),
+        ("p99", Tone::High, Percentile::P99),
+    ]
+    .into_iter()
+    .filter(|(name, _, percentile)| *name == "p50" || !percentile.is_low_n(most))
+    .map(|(name, tone, percentile)| line(name, tone, percentile))
+    .collect();
     let high = lines.iter().flat_map(|line| &line.values).flatten().copied().fold(0.0, f64::max);
     Chart {
         title: title.to_owned(),

@@ -89,9 +89,9 @@ fn lanes(events: &[Event]) -> [(&'static str, Lane); 6] {
                 load.1.bars.push(Bar { from_us: at_us, to_us: None, tone: Tone::High, text });
             }
             EventKind::StepEnded { .. } => load.1.close(at_us),
-            EventKind::ConfigApplied { mock, purpose, .. } if purpose == "faults" => {
-                let text = format!("rules on at {mock}");
-                faults.1.close(at_us);
+            // Several mocks take their rules within milliseconds: one bar from the first to the first that drops them.
+            EventKind::ConfigApplied { purpose, .. } if purpose == "faults" && faults.1.bars.is_empty() => {
+                let text = "rules in force".to_owned();
                 faults.1.bars.push(Bar { from_us: at_us, to_us: None, tone: Tone::Doubt, text });
             }
             EventKind::ConfigApplied { purpose, .. } if purpose.contains("off") => faults.1.close(at_us),

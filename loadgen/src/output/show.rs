@@ -1,0 +1,89 @@
+//! How the values of the metric table are written for people, and which parts of a result every writer walks over.
+
+use evidence::record::ClientClass;
+use report::units;
+use stats::{Histogram, Percentile};
+
+use crate::result::{Counts, Figure, Figures, RunResult, Unit};
+
+/// Percentiles that every writer shows, with their names in files.
+pub(super) const PERCENTILES: [(&str, Percentile); 5] = [
+    ("p50", Percentile::P50),
+    ("p90", Percentile::P90),
+    ("p95", Percentile::P95),
+    ("p99", Percentile::P99),
+    ("p999", Percentile::P999),
+];
+
+/// A value by its unit.
+pub(super) fn value(unit: Unit, value: Option<f64>) -> String {
+    let Some(finite) = value.filter(|value| value.is_finite()) else { return units::NONE.to_owned() };
+    match unit {
+        Unit::Microseconds => units::span(finite.max(0.0).round() as u64),
+        Unit::PerSecond => units::per_second(value),
+        Unit::Share => units::share(value),
+        Unit::Bytes => units::bytes(finite.max(0.0).round() as u64),
+        Unit::Count => units::trimmed(finite, 2),
+        Unit::Money => units::trimmed(finite, 6),
+    }
+}
+
+/// A figure of the table, as people read it.
+pub(super) fn figure(figures: &Figures, which: Figure) -> String {
+    let found = figures.value(which);
+    match (which.definition().unit, found) {
+        (Unit::Count, Some(number)) if number.fract() == 0.0 && number >= 0.0 => units::count(number as u64),
+        (unit, found) => value(unit, found),
+    }
+}
+
+/// A percentile; `*` marks one with too few values behind it.
+pub(super) fn percentile(histogram: &Histogram, percentile: Percentile) -> String {
+    let n = histogram.count();
+    let mark = if n > 0 && percentile.is_low_n(n) { "*" } else { "" };
+    format!("{}{mark}", units::span_or_none(histogram.percentile_us(percentile)))
+}
+
+/// The run as a whole and each scenario, each with its name; one scenario alone is the run itself.
+pub(super) fn scopes(result: &RunResult) -> Vec<(&str, &Figures)> {
+    let mut scopes = vec![("all", &result.total)];
+    if result.scenarios.len() > 1 {
+        scopes.extend(result.scenarios.iter().map(|scenario| (scenario.name.as_str(), &scenario.figures)));
+    }
+    scopes
+}
+
+/// Counts by class in words, the successes first.
+pub(super) fn classes(counts: &Counts) -> String {
+    let ok = counts.ok();
+    let mut parts = vec![format!("{} ok", units::count(ok))];
+    let others = counts.classes.iter().filter(|(class, _)| **class != ClientClass::Ok);
+    parts.extend(others.map(|(class, count)| format!("{} {}", units::count(*count), class.word())));
+    parts.join(", ")
+}
+
+/// Name of a stage in tables and plots.
+pub(super) fn stage_name(stage: &crate::result::StageResult) -> String {
+    match &stage.name {
+        Some(name) => format!("{} {name}", stage.index + 1),
+        None => (stage.index + 1).to_string(),
+    }
+}
+
+/// What a threshold is held against, for example `stage 2, chat`.
+pub(super) fn threshold_scope(threshold: &crate::result::ThresholdResult) -> String {
+    let stage = threshold.stage.map(|stage| format!("stage {}", stage + 1));
+    let parts: Vec<String> = stage.into_iter().chain(threshold.scenario.clone()).collect();
+    if parts.is_empty() { "run".to_owned() } else { parts.join(", ") }
+}
+
+/// Its limit with the direction.
+pub(super) fn threshold_limit(threshold: &crate::result::ThresholdResult) -> String {
+    let sign = if threshold.at_least { "≥" } else { "≤" };
+    format!("{sign} {}", value(threshold.unit, Some(threshold.limit)))
+}
+
+/// What was found, with the mark of few values.
+pub(super) fn threshold_found(threshold: &crate::result::ThresholdResult) -> String {
+    format!("{}{}", value(threshold.unit, threshold.found), if threshold.low_n { "*" } else { "" })
+}
