@@ -12,6 +12,7 @@ use crate::input::{Overrides, Setting};
 use crate::life::prepare::Options;
 use crate::stack::compose::ComposeArgs;
 use crate::stack::{Choice, StackKind};
+use crate::view::tell;
 
 /// Exit codes, printed under `--help`.
 const EXIT_CODES: &str = "Exit codes: 0 pass, 1 fail, 2 usage, 3 invalid, 4 unknown, 5 environment, 6 regression, \
@@ -41,6 +42,8 @@ enum Command {
     List(ResultsArgs),
     /// Show one run.
     Show(ShowArgs),
+    /// Compare a run with a baseline of the same plan and scenario; exit 6 when it is worse.
+    Compare(CompareArgs),
     /// Look for leftovers of dead runs and remove them.
     Gc(GcArgs),
     /// Look at a Compose stack without starting it.
@@ -214,6 +217,25 @@ struct ReproArgs {
 }
 
 #[derive(Debug, Args)]
+struct CompareArgs {
+    /// Baseline: run id, a unique part of it, `last`, or a path.
+    before: String,
+    /// Run that is compared with it.
+    after: String,
+    /// Part by which times may grow and throughput may fall.
+    #[arg(long, default_value_t = 0.2, value_parser = share)]
+    tolerance: f64,
+    #[command(flatten)]
+    results: ResultsArgs,
+}
+
+/// A number from 0 to 10.
+fn share(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+    if (0.0..=10.0).contains(&number) { Ok(number) } else { Err("give a number from 0 to 10".to_owned()) }
+}
+
+#[derive(Debug, Args)]
 struct GcArgs {
     /// Only say what would be removed.
     #[arg(long)]
@@ -262,9 +284,9 @@ pub fn main() -> ExitCode {
     match carry_out(cli.command) {
         Ok(outcome) => exit(outcome),
         Err(error) => {
-            eprintln!("{}: {error}", error.outcome());
+            tell(&format!("{}: {error}", error.outcome()));
             if let RunnerError::Environment { log, .. } = &error {
-                log.iter().for_each(|line| eprintln!("  | {line}"));
+                log.iter().for_each(|line| tell(&format!("  | {line}")));
             }
             exit(error.outcome())
         }
@@ -349,6 +371,9 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
         }),
         Command::List(args) => commands::list::list(&args.results),
         Command::Show(args) => commands::list::show(&args.run.results.results, &args.run.run, args.format),
+        Command::Compare(args) => {
+            commands::compare::compare(&args.results.results, &args.before, &args.after, args.tolerance)
+        }
         Command::Gc(args) => commands::gc::gc(args.dry_run, args.engine),
         Command::Stack(StackCommand::Plan(args)) => {
             let none = ResultsArgs { results: PathBuf::new() };

@@ -34,10 +34,10 @@ pub fn judge(
         count => vec![format!("{count} failures without a bundle of their own")],
     };
     dir.write_manifest(&judged.evidence.run.run_id, dropped)?;
-    println!(
+    crate::view::say(&format!(
         "{}",
         report::text::summary(&judged.summary, &judged.assertions, &dir.root().display().to_string())
-    );
+    ));
     Ok(judged.assertions.verdict)
 }
 

@@ -1,7 +1,7 @@
 //! What people see while a run goes on: a live line on a terminal, stable lines otherwise. Everything goes to
 //! standard error; results go to standard output.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use evidence::event::{EventKind, Phase};
@@ -10,6 +10,16 @@ use scenario::pipe::LoadgenLine;
 
 /// Progress lines are printed at most this often without a terminal.
 const LINE_EVERY_US: u64 = 2_000_000;
+
+/// Prints a result. A reader that has gone (`| head -1`, a closed terminal) is no error of ours.
+pub fn say(text: &str) {
+    drop(writeln!(std::io::stdout(), "{text}"));
+}
+
+/// Prints progress or an error; the run goes on when nobody can read it any more.
+pub fn tell(text: &str) {
+    drop(writeln!(std::io::stderr(), "{text}"));
+}
 
 /// Live view of one run.
 #[derive(Debug)]
@@ -40,7 +50,7 @@ impl View {
     pub fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None if !self.quiet => eprintln!("{text}"),
+            None if !self.quiet => tell(text),
             None => {}
         }
     }
@@ -91,7 +101,7 @@ impl View {
             Some(bar) => bar.set_message(text),
             None if !self.quiet && at_us.saturating_sub(self.last_line_us) >= LINE_EVERY_US => {
                 self.last_line_us = *at_us;
-                eprintln!("  {text}");
+                tell(&format!("  {text}"));
             }
             None => {}
         }

@@ -60,6 +60,16 @@ fn kill_at_ten_moments_leaves_no_process_and_a_readable_directory() {
 
 #[test]
 fn an_interrupt_drains_writes_and_ends_with_130() {
+    stopped_by("-INT");
+}
+
+#[test]
+fn a_closed_terminal_ends_a_run_like_an_interrupt() {
+    stopped_by("-HUP");
+}
+
+/// Stops a run in the middle of its load by a signal.
+fn stopped_by(signal: &str) {
     let slow = with(&ml_5xx(), "requests: 400", "requests: 20000");
     let slow = with(&slow, "fault_hits: 20", "fault_hits: 1");
     let results = tempfile::tempdir().unwrap();
@@ -74,7 +84,7 @@ fn an_interrupt_drains_writes_and_ends_with_130() {
         assert!(begun.elapsed() < Duration::from_secs(60), "no record within a minute");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let kill = std::process::Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130));
@@ -169,4 +179,21 @@ fn a_full_disk_is_an_environment_error() {
     let unmounted = std::process::Command::new("umount").arg(mount.path()).status().unwrap();
     assert!(unmounted.success());
     assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_error() {
+    let mut child = runner()
+        .args(["plan", "scenarios/ml-5xx.yaml", "--lines"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut child =
+        runner().args(["validate", "scenarios/ml-5xx.yaml"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 }

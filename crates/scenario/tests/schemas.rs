@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use scenario::control::{
     ChainAct, ChainCallRecord, ChainStats, ConfigApplied, ControlError, DapiCallRecord, DapiStats, Hit,
-    MockConfig, NodeCall, OpenaiStats, Page,
+    MockConfig, NodeAct, NodeCall, OpenaiStats, Page,
 };
 use scenario::model::Scenario;
 use scenario::pipe::{LoadgenJob, LoadgenLine};
@@ -84,6 +84,7 @@ fn formats_between_programs() {
     format::<DapiStats>("dapi-stats", &["dapi-stats.json"]);
     format::<ChainStats>("chain-stats", &["chain-stats.json"]);
     format::<ChainAct>("chain-act", &["chain-act.json"]);
+    format::<NodeAct>("node-act", &["node-act.json"]);
     format::<ReadyLine>("ready-line", &["ready-line.json"]);
     format::<LoadgenJob>("loadgen-job", &["loadgen-job.json"]);
     format::<LoadgenLine>("loadgen-line", &["loadgen-lines.jsonl"]);

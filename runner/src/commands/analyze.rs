@@ -19,6 +19,9 @@ pub fn analyze(results: &Path, name: &str) -> Result<Outcome, RunnerError> {
     let dir = RunDir::existing(root.clone());
     crate::judge::write(&dir, &judged)?;
     dir.write_manifest(&judged.evidence.run.run_id, Vec::new())?;
-    println!("{}", report::text::summary(&judged.summary, &judged.assertions, &root.display().to_string()));
+    crate::view::say(&format!(
+        "{}",
+        report::text::summary(&judged.summary, &judged.assertions, &root.display().to_string())
+    ));
     Ok(judged.assertions.verdict)
 }

@@ -21,15 +21,15 @@ pub fn gc(dry_run: bool, engine: Option<String>) -> Result<Outcome, RunnerError>
     for path in dead_work_directories() {
         found += 1;
         if dry_run {
-            println!("would remove {}", path.display());
+            crate::view::say(&format!("would remove {}", path.display()));
             continue;
         }
         std::fs::remove_dir_all(&path)
             .map_err(|error| RunnerError::environment(format!("removing {}: {error}", path.display())))?;
-        println!("removed {}", path.display());
+        crate::view::say(&format!("removed {}", path.display()));
     }
     if found == 0 {
-        println!("nothing left behind");
+        crate::view::say("nothing left behind");
     }
     Ok(Outcome::Pass)
 }
@@ -44,7 +44,7 @@ async fn on_engine(dry_run: bool, flag: Option<String>) -> Result<usize, RunnerE
         Err(error) => return Err(error),
     };
     let lines = collect(&engine, dry_run).await?;
-    lines.iter().for_each(|line| println!("{line}"));
+    lines.iter().for_each(|line| crate::view::say(&format!("{line}")));
     Ok(lines.len())
 }
 

@@ -64,6 +64,9 @@ pub fn show(results: &Path, name: &str, format: Format) -> Result<Outcome, Runne
     };
     let summary: Summary = reader.json(SUMMARY).ok().flatten().ok_or_else(|| unread(SUMMARY))?;
     let assertions: Assertions = reader.json(ASSERTIONS).ok().flatten().ok_or_else(|| unread(ASSERTIONS))?;
-    println!("{}", report::text::summary(&summary, &assertions, &root.display().to_string()));
+    crate::view::say(&format!(
+        "{}",
+        report::text::summary(&summary, &assertions, &root.display().to_string())
+    ));
     Ok(Outcome::Pass)
 }

@@ -7,6 +7,7 @@ use evidence::exit::Outcome;
 
 use crate::error::RunnerError;
 use crate::input::{Overrides, load};
+use crate::life::preflight::{self, Machine};
 
 /// Checks a file.
 ///
@@ -14,13 +15,13 @@ use crate::input::{Overrides, load};
 /// [`RunnerError::Usage`] with every problem found.
 pub fn validate(scenario: &Path, profiles: &Path, overrides: &Overrides) -> Result<Outcome, RunnerError> {
     let loaded = load(scenario, profiles, overrides)?;
-    println!(
+    crate::view::say(&format!(
         "{}: valid; {} requests, {} nodes, {} rules",
         scenario.display(),
         loaded.resolved.requests_max,
         loaded.resolved.nodes.len(),
         loaded.resolved.scenario.faults.len()
-    );
+    ));
     Ok(Outcome::Pass)
 }
 
@@ -79,6 +80,9 @@ pub fn plan(
             rule.action.name()
         ));
     }
+    text.push_str("\nthis machine\n");
+    let machine = Machine::look(Path::new("results"));
+    text.push_str(&preflight::table(&preflight::checks(resolved, &machine)));
     drop(out.write_all(text.as_bytes()));
     Ok(Outcome::Pass)
 }

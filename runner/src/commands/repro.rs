@@ -51,9 +51,9 @@ pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
     let root = find_run(&request.results, &request.run)?;
     let judged = judge(&RunReader::new(&root)).map_err(|none| RunnerError::Usage(none.0))?;
     let fired = fired(&judged, &request.failure)?;
-    println!("level 1, analysis-exact: reached; stored evidence gives");
+    crate::view::say("level 1, analysis-exact: reached; stored evidence gives");
     for (id, reason) in &fired {
-        println!("  {id} {}: {reason}", id.name());
+        crate::view::say(&format!("  {id} {}: {reason}", id.name()));
     }
     if request.analysis_only {
         return Ok(Outcome::Fail);
@@ -73,7 +73,10 @@ pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
             (true, false) => "reproduced, on another request",
             (false, _) => "not reproduced",
         };
-        println!("replay {number} of {}: {words} (run {})", request.times, again.evidence.run.run_id);
+        crate::view::say(&format!(
+            "replay {number} of {}: {words} (run {})",
+            request.times, again.evidence.run.run_id
+        ));
     }
     conclude(request, reproduced, last)
 }
@@ -85,12 +88,18 @@ fn conclude(request: &Request, reproduced: u32, last: Outcome) -> Result<Outcome
         let words = interval.map_or_else(String::new, |interval| {
             format!(", 95 % interval {:.3} to {:.3}", interval.low, interval.high)
         });
-        println!("level 3, statistical: {reproduced} of {} {how}{words}", request.times);
+        crate::view::say(&format!("level 3, statistical: {reproduced} of {} {how}{words}", request.times));
     } else if reproduced > 0 {
-        println!("level 2, plan-exact: reached, {how}: same plan, same faults, recorded node order");
-        println!("(the order in which requests race is not part of the plan: no claim is made about races)");
+        crate::view::say(&format!(
+            "level 2, plan-exact: reached, {how}: same plan, same faults, recorded node order"
+        ));
+        crate::view::say(
+            "(the order in which requests race is not part of the plan: no claim is made about races)",
+        );
     } else {
-        println!("level 2, plan-exact: the same plan was run {how}, and the failure did not come back");
+        crate::view::say(&format!(
+            "level 2, plan-exact: the same plan was run {how}, and the failure did not come back"
+        ));
     }
     Ok(match (reproduced, last) {
         (0, outcome) => outcome,

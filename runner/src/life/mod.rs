@@ -5,6 +5,7 @@ pub mod dispatcher;
 pub mod drain;
 pub mod faults;
 pub mod load;
+pub mod preflight;
 pub mod prepare;
 pub mod run;
 pub mod search;

@@ -11,14 +11,13 @@ use scenario::digest::blake3_hex;
 use scenario::identity::SALT_LEN;
 use scenario::model::Resolved;
 
+use super::preflight::{self, Machine};
 use crate::clock::{random_bytes, unix_us};
 use crate::error::RunnerError;
 use crate::input;
 use crate::stack::Choice;
 use crate::stack::programs::Programs;
 
-/// Room that a run needs on the disk of its results before it starts, bytes.
-const DISK_FREE_MIN: u64 = 16 * 1024 * 1024;
 /// Letters of run ids and salts: no vowels, so that no words come out, and nothing that needs quoting.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz0123456789";
 
@@ -85,7 +84,8 @@ impl Prepared {
             return Err(RunnerError::CannotDo(format!("{why}; nothing was started")));
         }
         let programs = Programs::find(options.bin_dir.as_deref(), &provider.programs(&resolved))?;
-        disk(&options.results)?;
+        results_folder(&options.results)?;
+        preflight::require(&preflight::checks(&resolved, &Machine::look(&options.results)))?;
         let name = resolved.scenario.name.clone();
         let info = RunInfo {
             v: EVIDENCE_VERSION,
@@ -133,20 +133,14 @@ impl Prepared {
     }
 }
 
-/// A disk that is full already would end the run in the middle: say so before anything starts.
-fn disk(results: &Path) -> Result<(), RunnerError> {
-    std::fs::create_dir_all(results).map_err(|error| {
-        RunnerError::environment(format!("creating {}: {error}; give another --results", results.display()))
-    })?;
-    let Ok(about) = rustix::fs::statvfs(results) else { return Ok(()) };
-    let free = about.f_bavail.saturating_mul(about.f_frsize);
-    if free < DISK_FREE_MIN {
-        return Err(RunnerError::environment(format!(
-            "{} has {free} bytes left, a run needs {DISK_FREE_MIN}; free some or give another --results",
-            results.display()
-        )));
-    }
-    Ok(())
+/// A folder that can't be made or written would end the run before its first event.
+fn results_folder(results: &Path) -> Result<(), RunnerError> {
+    let failed = |error: std::io::Error| {
+        let advice = "make it writable or give another --results";
+        RunnerError::environment(format!("{}: {error}; {advice}; nothing was started", results.display()))
+    };
+    std::fs::create_dir_all(results).map_err(failed)?;
+    tempfile::Builder::new().prefix(".proofload-").tempfile_in(results).map(drop).map_err(failed)
 }
 
 /// `<UTC time>-<scenario>-<six characters>`.

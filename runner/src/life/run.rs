@@ -331,10 +331,16 @@ async fn teardown(provider: &mut dyn Provider, context: &mut Context<'_>) -> Res
     Ok(())
 }
 
-/// Turns SIGINT and SIGTERM into messages; nothing else reacts to them.
+/// Turns SIGINT, SIGTERM and SIGHUP into messages; nothing else reacts to them.
 fn watch_signals(inbox: &mpsc::Sender<Message>) -> Result<(), RunnerError> {
     use tokio::signal::unix::{SignalKind, signal};
-    for (kind, name) in [(SignalKind::interrupt(), "SIGINT"), (SignalKind::terminate(), "SIGTERM")] {
+    let kinds = [
+        (SignalKind::interrupt(), "SIGINT"),
+        (SignalKind::terminate(), "SIGTERM"),
+        // The terminal was closed: what ran for it ends in order, too.
+        (SignalKind::hangup(), "SIGHUP"),
+    ];
+    for (kind, name) in kinds {
         let mut stream =
             signal(kind).map_err(|error| RunnerError::environment(format!("watching {name}: {error}")))?;
         let inbox = inbox.clone();

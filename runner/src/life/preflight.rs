@@ -1,0 +1,215 @@
+//! Preflight (design section 3, step 0): what this machine has against what the plan needs, before anything starts.
+//! `runner run` refuses what is short; `runner plan` prints the table.
+
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use scenario::model::Resolved;
+
+use crate::clock::unix_us;
+use crate::error::RunnerError;
+
+/// Room on the disk of the results at least, bytes.
+const DISK_FREE_MIN: u64 = 16 * 1024 * 1024;
+/// What one request leaves behind on the disk: record, plan line, calls, diffs in four snapshots; measured 12 kB.
+const DISK_PER_REQUEST: u64 = 16 * 1024;
+/// Files that a program opens whatever the load is.
+const FILES_BASE: u64 = 256;
+/// Local ports used whatever the load is.
+const PORTS_BASE: u64 = 256;
+/// 2020-01-01: a clock before it was never set, and run ids would lie.
+const UNIX_US_MIN: u64 = 1_577_836_800_000_000;
+
+/// What a machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Open files a process may have.
+    pub files: Option<u64>,
+    /// Local ports for outgoing connections.
+    pub ports: Option<u64>,
+    /// Cores.
+    pub cores: u64,
+    /// Free bytes where results go.
+    pub disk_free: Option<u64>,
+    /// Wall clock, microseconds of Unix time.
+    pub unix_us: u64,
+}
+
+/// How one look ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// Enough.
+    Enough,
+    /// The run is possible, figures may suffer; or it could not be looked at.
+    Note,
+    /// The run would fail in the middle.
+    Short,
+}
+
+/// One look at the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What.
+    pub name: &'static str,
+    /// Found and needed, in words.
+    pub text: String,
+    /// Finding.
+    pub finding: Finding,
+}
+
+impl Machine {
+    /// Looks at this machine. The soft limit of open files is raised to the hard one first; services inherit it.
+    #[must_use]
+    pub fn look(results: &Path) -> Self {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        // A limit that can't be raised is judged as it is.
+        let _refused = setrlimit(Resource::Nofile, raised);
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        let bounds: Vec<u64> = range.split_ascii_whitespace().filter_map(|port| port.parse().ok()).collect();
+        let ports = match bounds.as_slice() {
+            [low, high] => Some(high.saturating_sub(*low) + 1),
+            _ => None,
+        };
+        // The folder may not exist yet: its nearest ancestor is on the same disk.
+        let folder = results.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
+        Self {
+            files: getrlimit(Resource::Nofile).current,
+            ports,
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64,
+            disk_free: rustix::fs::statvfs(folder)
+                .ok()
+                .map(|about| about.f_bavail.saturating_mul(about.f_frsize)),
+            unix_us: unix_us(),
+        }
+    }
+}
+
+/// Compares. Each request in flight has a connection to the gateway, one from it to every host, and one to a node.
+#[must_use]
+pub fn checks(resolved: &Resolved, machine: &Machine) -> Vec<Check> {
+    let scenario = &resolved.scenario;
+    let steps = scenario.workload.steps.iter().map(|step| u64::from(step.concurrency));
+    let concurrency = steps.max().unwrap_or(1);
+    let hops = 2 + u64::from(scenario.devshard.participants);
+    let connections = concurrency.saturating_mul(hops);
+    let disk = resolved.requests_max.saturating_mul(DISK_PER_REQUEST).max(DISK_FREE_MIN);
+    let enough = |name, what: &str, found: Option<u64>, needed: u64, advice: &str| match found {
+        None => Check { name, text: format!("{what}: not limited or not shown"), finding: Finding::Enough },
+        Some(found) if found < needed => Check {
+            name,
+            text: format!("{what}: {found}, the plan needs {needed}; {advice}"),
+            finding: Finding::Short,
+        },
+        Some(found) => Check {
+            name,
+            text: format!("{what}: {found}, the plan needs {needed}"),
+            finding: Finding::Enough,
+        },
+    };
+    let files = connections.saturating_add(FILES_BASE);
+    let ports = connections.saturating_add(PORTS_BASE);
+    let cores = if machine.cores < 2 {
+        let text = "cores: 1; generator, mocks and Devshard share it, so that times are rough".to_owned();
+        Check { name: "cores", text, finding: Finding::Note }
+    } else {
+        Check { name: "cores", text: format!("cores: {}", machine.cores), finding: Finding::Enough }
+    };
+    let clock = if machine.unix_us < UNIX_US_MIN {
+        let text = "clock: before 2020, it was never set; set it, run ids carry the time".to_owned();
+        Check { name: "clock", text, finding: Finding::Short }
+    } else {
+        Check { name: "clock", text: "clock: set".to_owned(), finding: Finding::Enough }
+    };
+    vec![
+        enough("files", "open files of a process", machine.files, files, "raise `ulimit -n`"),
+        enough("ports", "local ports", machine.ports, ports, "widen net.ipv4.ip_local_port_range"),
+        enough(
+            "disk",
+            "free bytes for results",
+            machine.disk_free,
+            disk,
+            "free some or give another --results",
+        ),
+        cores,
+        clock,
+    ]
+}
+
+/// Refuses what is short.
+///
+/// # Errors
+/// [`RunnerError::Environment`] with everything that is short.
+pub fn require(checks: &[Check]) -> Result<(), RunnerError> {
+    let short: Vec<&str> = checks
+        .iter()
+        .filter(|check| check.finding == Finding::Short)
+        .map(|check| check.text.as_str())
+        .collect();
+    if short.is_empty() {
+        return Ok(());
+    }
+    Err(RunnerError::environment(format!("{}; nothing was started", short.join("; "))))
+}
+
+/// The table of `runner plan`.
+#[must_use]
+pub fn table(checks: &[Check]) -> String {
+    let word = |finding| match finding {
+        Finding::Enough => "ok",
+        Finding::Note => "note",
+        Finding::Short => "SHORT",
+    };
+    checks.iter().map(|check| format!("  {:<6} {}\n", word(check.finding), check.text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::{Overrides, load};
+
+    fn resolved() -> Resolved {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let scenario = root.join("scenarios/ml-5xx.yaml");
+        load(&scenario, &root.join("ml-profiles"), &Overrides::default()).unwrap().resolved
+    }
+
+    const ROOMY: Machine = Machine {
+        files: Some(1 << 20),
+        ports: Some(28_232),
+        cores: 2,
+        disk_free: Some(1 << 34),
+        unix_us: 1_800_000_000_000_000,
+    };
+
+    #[test]
+    fn a_roomy_machine_is_enough() {
+        let checks = checks(&resolved(), &ROOMY);
+        assert!(checks.iter().all(|check| check.finding == Finding::Enough), "{checks:?}");
+        require(&checks).unwrap();
+    }
+
+    #[test]
+    fn each_shortage_is_named_with_what_to_do() {
+        let short = [
+            ("files", Machine { files: Some(100), ..ROOMY }, "ulimit -n"),
+            ("ports", Machine { ports: Some(100), ..ROOMY }, "ip_local_port_range"),
+            ("disk", Machine { disk_free: Some(1 << 20), ..ROOMY }, "--results"),
+            ("clock", Machine { unix_us: 5, ..ROOMY }, "set it"),
+        ];
+        for (name, machine, advice) in short {
+            let checks = checks(&resolved(), &machine);
+            let found: Vec<&str> = checks
+                .iter()
+                .filter(|check| check.finding == Finding::Short)
+                .map(|check| check.name)
+                .collect();
+            assert_eq!(found, [name]);
+            let error = require(&checks).unwrap_err().to_string();
+            assert!(error.contains(advice), "{error}");
+        }
+        let one_core = checks(&resolved(), &Machine { cores: 1, ..ROOMY });
+        require(&one_core).unwrap();
+        assert!(table(&one_core).contains("note   cores"), "{}", table(&one_core));
+    }
+}
