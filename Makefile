@@ -16,6 +16,10 @@ build:
 demo: build
 	$(BIN)/runner run scenarios/ml-5xx.yaml
 
+## Every scenario one after another on the embedded stack; stops at the first that does not pass.
+scenarios: build
+	for scenario in scenarios/*.yaml; do $(BIN)/runner run $$scenario --quiet || exit 1; done
+
 ## What CI runs after `make check`.
 test:
 	# The same profile with the feature, kept apart: only two crates are compiled twice.
