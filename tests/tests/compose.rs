@@ -105,6 +105,30 @@ fn two_runs_side_by_side_do_not_meet() {
 }
 
 #[test]
+fn services_are_killed_started_and_restarted_in_their_containers() {
+    let Some(socket) = socket() else { return };
+    let actions = "actions:\n\
+                   \x20 - { after: { requests: 40 }, do: { kill: node-a-0 }, expect: [ { class: success } ] }\n\
+                   \x20 - { after: { requests: 60 }, do: { start: node-a-0 }, expect: [ { class: success } ] }\n\
+                   \x20 - { after: { requests: 100 }, do: { restart: node-a-1 }, expect: [ { class: success } ] }\n";
+    let run = Run::of(&format!("{}{actions}", named(&small(), "cmp-acts")), &["--stack", "compose"]);
+    // What requests in flight become is Devshard's affair; here each deed must have been done, with its intention before.
+    let events = lines(&run.dir().join("events.jsonl"));
+    let done: Vec<_> = events.iter().filter(|event| event["kind"] == "action-done").collect();
+    assert_eq!(done.len(), 3, "{}", run.text());
+    assert!(done.iter().all(|event| event["error"].is_null()), "{done:?}");
+    let ledger = lines(&run.dir().join("work/ledger.jsonl"));
+    for (deed, service) in
+        [("kill", "node-a-0"), ("start", "node-a-0"), ("stop", "node-a-1"), ("start", "node-a-1")]
+    {
+        let own = ledger.iter().filter(|line| line["deed"] == deed && line["object"] == service);
+        let phases: Vec<&str> = own.filter_map(|line| line["phase"].as_str()).collect();
+        assert_eq!(phases, ["intended", "done"], "{deed} {service}");
+    }
+    assert_eq!(left(&socket, "cmp-acts"), BTreeSet::new());
+}
+
+#[test]
 fn a_killed_runner_leaves_nothing_at_three_moments() {
     let Some(socket) = socket() else { return };
     for (moment, wait) in [("early", "work/ledger.jsonl"), ("up", "snapshots"), ("load", "requests.jsonl")] {
