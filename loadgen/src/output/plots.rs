@@ -173,10 +173,9 @@ fn outcomes(
     };
     let stacks: Vec<Stack> = classes
         .iter()
-        .enumerate()
-        .map(|(at, class)| Stack {
+        .map(|class| Stack {
             name: class.word(),
-            tone: if *class == ClientClass::Ok { Tone::Good } else { tone_of(*class, at) },
+            tone: tone_of(*class),
             values: windows.counts.iter().zip(&windows.places).map(|(c, p)| rate(c, p, *class)).collect(),
         })
         .collect();
@@ -193,12 +192,14 @@ fn outcomes(
     }
 }
 
-const fn tone_of(class: ClientClass, at: usize) -> Tone {
+/// The same class has the same colour in every plot.
+const fn tone_of(class: ClientClass) -> Tone {
     match class {
+        ClientClass::Ok => Tone::Good,
         ClientClass::HttpError | ClientClass::InBandError => Tone::Bad,
         ClientClass::Cancelled | ClientClass::Interrupted | ClientClass::NotOffered => Tone::Quiet,
         ClientClass::Dropped | ClientClass::GeneratorPorts | ClientClass::GeneratorFds => Tone::Doubt,
-        _ => Tone::Kind(at),
+        other => Tone::Kind(other as usize),
     }
 }
 
