@@ -7,6 +7,8 @@
 //! outside [`clock`], an answer to the gateway before the steps it rests on are durable.
 
 pub mod clock;
+#[cfg(feature = "planted-defects")]
+pub mod defects;
 pub mod gateway;
 pub mod host;
 pub mod logline;

@@ -95,6 +95,30 @@ async fn kill_9_loses_nothing_that_was_answered() {
     assert_eq!(answer.receipt.unwrap().state_hash.0, user.session.root());
 }
 
+/// A restarted service is found where it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_host_comes_back_at_its_address_with_its_state() {
+    let World { mut user, directory: _directory, config } = world().await;
+    let mut host = start_host(&config);
+    let (id, payload) = user.start(true);
+    assert_eq!(user.chat(&host.url, id, Some(payload)).await.done, 1);
+    let log = user.get(&host.url, "diffs?from=1&to=9").await;
+    let (url, address) = (host.url.clone(), host.address.clone());
+    host.child.kill().unwrap();
+    host.child.wait().unwrap();
+    let again = start(env!("CARGO_BIN_EXE_ref-host"), "ref-host", &config, &["--listen", &address]);
+    assert_eq!(again.url, url);
+    assert_eq!(user.get(&url, "diffs?from=1&to=9").await, log);
+    let (id, payload) = user.start(false);
+    assert_eq!(user.chat(&url, id, Some(payload)).await.done, 1);
+    // The personality is the command line's.
+    drop(again);
+    let july = ["--listen", &address, "--personality", "july"];
+    let again = start(env!("CARGO_BIN_EXE_ref-host"), "ref-host", &config, &july);
+    let mempool = user.get(&again.url, "mempool").await;
+    assert_eq!(mempool["txs"], json!([]), "July keeps its mempool in memory alone");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_router_sticks_to_a_replica_and_fails_over_when_it_is_gone() {
     let World { mut user, directory, config } = world().await;

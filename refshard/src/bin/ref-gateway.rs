@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use refshard::gateway::{Defect, Gateway, GatewayConfig, GatewayError, GatewayKeys};
+use refshard::personality::Personality;
 use refshard::ready::{print_ready, stop_signal};
 
 /// The gateway of the reference Devshard. Keys come from PROOFLOAD_CREATOR_KEY, PROOFLOAD_ADMIN_KEY and
@@ -15,6 +16,12 @@ struct Arguments {
     /// Configuration, JSON
     #[arg(long)]
     config: PathBuf,
+    /// Where to listen, over the configuration
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Which Devshard is imitated, over the configuration
+    #[arg(long, value_enum)]
+    personality: Option<Personality>,
     /// Planted defect
     #[cfg(feature = "planted-defects")]
     #[arg(long, value_enum)]
@@ -53,7 +60,11 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), GatewayError> {
-    let config = GatewayConfig::read(&arguments.config)?;
+    let mut config = GatewayConfig::read(&arguments.config)?;
+    if let Some(listen) = &arguments.listen {
+        config.listen.clone_from(listen);
+    }
+    config.personality = arguments.personality.unwrap_or(config.personality);
     let keys = GatewayKeys::from_environment()?;
     let gateway = Gateway::open(config, keys, arguments.defect()).await?;
     let (listener, address) = gateway.listen().await?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use refshard::host::{Defect, Host, HostConfig, HostError, KEY_VARIABLE};
 use refshard::logline::{Level, LogLine};
+use refshard::personality::Personality;
 use refshard::ready::print_ready;
 use refshard::signing::Signer;
 
@@ -16,6 +17,15 @@ struct Arguments {
     /// Configuration, JSON
     #[arg(long)]
     config: PathBuf,
+    /// Where to listen, over the configuration
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Which Devshard is imitated, over the configuration
+    #[arg(long, value_enum)]
+    personality: Option<Personality>,
+    /// Postgres with the validation leases, over the configuration
+    #[arg(long, value_name = "URL")]
+    postgres_url: Option<String>,
     /// Planted defect
     #[cfg(feature = "planted-defects")]
     #[arg(long, value_enum)]
@@ -54,7 +64,12 @@ fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<(), HostError> {
-    let config = HostConfig::read(&arguments.config)?;
+    let mut config = HostConfig::read(&arguments.config)?;
+    if let Some(listen) = &arguments.listen {
+        config.listen.clone_from(listen);
+    }
+    config.personality = arguments.personality.unwrap_or(config.personality);
+    config.postgres_url = arguments.postgres_url.clone().or(config.postgres_url);
     let signer = Signer::from_hex(&std::env::var(KEY_VARIABLE).unwrap_or_default())?;
     LogLine::new(Level::Info, "devshardd starting")
         .field("host", &config.host)

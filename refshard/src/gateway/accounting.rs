@@ -203,6 +203,24 @@ impl Accounting {
         Ok(alias.optional()?)
     }
 
+    /// Takes over the rows of one escrow out of another file. Returns how many requests and attempts came.
+    pub fn import(&self, path: &Path, escrow_id: &str) -> Result<(usize, usize), StoreError> {
+        // Opening checks that the file is one of ours before anything is copied.
+        drop(open_sqlite(path, SCHEMA)?);
+        let connection = self.lock();
+        connection.execute("ATTACH DATABASE ?1 AS other", [path.display().to_string()])?;
+        let copy = |table: &str| {
+            let sql = format!(
+                "INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table} WHERE escrow_id = ?1"
+            );
+            connection.execute(&sql, [escrow_id])
+        };
+        let copied = copy("request_accounting")
+            .and_then(|records| Ok((records, copy("request_accounting_attempts")?)));
+        connection.execute("DETACH DATABASE other", [])?;
+        Ok(copied?)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::Gateway;
-use super::content::{Progress, as_chunks};
+use super::content::{Progress, as_chunks, trim_logprobs};
 use super::escrow::{Escrow, Started, StepError};
 use super::hosts::CallError;
 use crate::transport::{ChatRequest, MetaEvent, ReceiptEvent};
@@ -24,6 +24,8 @@ pub enum Event {
     Receipt(usize, i64),
     /// One event line of a stream, with its blank line; and whether the answer has content by now.
     Chunk(usize, Bytes, bool),
+    /// The host has sent its end marker.
+    Done(usize),
     /// It is over.
     Ended(usize, End),
 }
@@ -41,6 +43,8 @@ pub struct End {
     pub document: Option<Bytes>,
     /// Whether a finish of this nonce is known.
     pub finished: bool,
+    /// Whether anything was said.
+    pub has_content: bool,
 }
 
 /// What an attempt needs.
@@ -50,6 +54,8 @@ pub struct Context {
     pub escrow: Arc<Escrow>,
     pub place: usize,
     pub stream: bool,
+    /// Logprobs that the client gets to see (see [`trim_logprobs`]); July shows all.
+    pub logprobs: Option<usize>,
     pub events: mpsc::Sender<Event>,
 }
 
@@ -64,10 +70,15 @@ impl Context {
         let mut progress = Progress::default();
         let mut document = None;
         let result = self.converse(&started, &mut progress, &mut document).await;
-        let finished = self.escrow.has_finish(started.nonce);
-        let (failure, message) = self.judge(result, &progress, &started);
+        let finished = if self.gateway.is_july() {
+            self.escrow.awaits_finish(started.nonce)
+        } else {
+            self.escrow.has_finish(started.nonce)
+        };
+        let (failure, message) = self.judge(result, &progress, &started, finished);
         let document = if failure.is_none() { document } else { None };
-        let end = End { failure, message, error: progress.error, document, finished };
+        let has_content = progress.has_content;
+        let end = End { failure, message, error: progress.error, document, finished, has_content };
         self.tell(Event::Ended(self.place, end)).await;
     }
 
@@ -90,6 +101,7 @@ impl Context {
             let Some(data) = line.strip_prefix("data: ") else { continue };
             if data == "[DONE]" {
                 progress.done = true;
+                self.tell(Event::Done(self.place)).await;
             } else if data.starts_with(r#"{"devshard_receipt""#) {
                 self.receipt(started, data).await?;
             } else if data.starts_with(r#"{"devshard_meta""#) {
@@ -97,7 +109,7 @@ impl Context {
                     self.escrow.absorb(&event.devshard_meta.mempool);
                 }
             } else {
-                self.data(data, &line, progress, document).await?;
+                self.data(data, progress, document).await?;
             }
         }
         Ok(())
@@ -117,7 +129,6 @@ impl Context {
     async fn data(
         &self,
         data: &str,
-        line: &str,
         progress: &mut Progress,
         document: &mut Option<Bytes>,
     ) -> Result<(), CallError> {
@@ -127,12 +138,14 @@ impl Context {
         if progress.error.is_some() {
             return Ok(());
         }
+        let trimmed = if self.gateway.is_july() { None } else { trim_logprobs(data, self.logprobs) };
+        let data = trimmed.as_deref().unwrap_or(data);
         if !self.stream {
             *document = Some(Bytes::copy_from_slice(data.as_bytes()));
             return Ok(());
         }
         match as_chunks(data) {
-            None => self.chunk(format!("{line}\n\n"), progress.has_content).await,
+            None => self.chunk(format!("data: {data}\n\n"), progress.has_content).await,
             Some(chunks) => {
                 for chunk in chunks {
                     self.chunk(format!("data: {chunk}\n\n"), progress.has_content).await;
@@ -151,8 +164,16 @@ impl Context {
         result: Result<(), CallError>,
         progress: &Progress,
         started: &Started,
+        finished: bool,
     ) -> (Option<&'static str>, String) {
-        if progress.is_complete() {
+        // July asks for content and a finish, never for a finish reason (findings J1 and J3).
+        let july = self.gateway.is_july();
+        let complete = if july {
+            progress.error.is_none() && progress.has_content && finished
+        } else {
+            progress.is_complete()
+        };
+        if complete {
             // What happens to the connection after the end of the answer does not matter.
             return (None, String::new());
         }
@@ -164,7 +185,11 @@ impl Context {
             self.gateway.count_transport_error(&started.participant.address, "inference", error.status());
             return (Some(error.reason()), error.to_string());
         }
-        let incomplete = format!("inference: answer of nonce {} ended before its end", started.nonce);
+        let incomplete = if july {
+            "inference: winner inference incomplete (nonce_finished=false)".to_owned()
+        } else {
+            format!("inference: answer of nonce {} ended before its end", started.nonce)
+        };
         let reason = if progress.has_content { "not_finished" } else { "empty_stream" };
         (Some(reason), incomplete)
     }

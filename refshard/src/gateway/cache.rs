@@ -12,13 +12,14 @@ pub const TTL: Duration = Duration::from_secs(3600);
 const BYTES_MAX: usize = 256 << 20;
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// SHA-256 of model, NUL, body. The escrow is no part of it.
+/// SHA-256 of model, NUL, body, intent. The escrow is no part of it.
 pub type Key = [u8; 32];
 
-/// Key of a request.
+/// Key of a request. `intent` is what a client asked for and the normalised body does not show; July has none.
 #[must_use]
-pub fn key(model: &str, body: &[u8]) -> Key {
-    Sha256::new().chain_update(model).chain_update([0]).chain_update(body).finalize().into()
+pub fn key(model: &str, body: &[u8], intent: &str) -> Key {
+    let key = Sha256::new().chain_update(model).chain_update([0]).chain_update(body);
+    key.chain_update(intent).finalize().into()
 }
 
 /// A complete answer.
@@ -95,10 +96,10 @@ mod tests {
             escrow_id: "9".into(),
             request_id: "req-1".into(),
         };
-        cache.put(key("m", b"x"), stored.clone(), now);
-        assert_eq!(cache.get(&key("m", b"x"), now), Some(stored));
-        assert_eq!(cache.get(&key("mx", b""), now), None);
-        assert_eq!(cache.get(&key("m", b"x"), now + TTL), None);
+        cache.put(key("m", b"x", ""), stored.clone(), now);
+        assert_eq!(cache.get(&key("m", b"x", ""), now), Some(stored));
+        assert_eq!(cache.get(&key("mx", b"", ""), now), None);
+        assert_eq!(cache.get(&key("m", b"x", ""), now + TTL), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a gateway asks the chain, and the transaction that settles an escrow (contract gateway 1.4).
+//! What a gateway asks the chain, and the transactions that open and settle an escrow (contract gateway 1.4).
 
 use std::time::Duration;
 
@@ -11,23 +11,28 @@ use wire::proto::auth::query_client::QueryClient as AuthClient;
 use wire::proto::auth::{BaseAccount, QueryAccountRequest};
 use wire::proto::inference::query_client::QueryClient;
 use wire::proto::inference::{
-    MsgSettleDevshardEscrow, QueryGetDevshardEscrowRequest, QueryGetParticipantRequest,
+    MsgCreateDevshardEscrow, MsgSettleDevshardEscrow, QueryGetDevshardEscrowRequest,
+    QueryGetParticipantRequest,
 };
 use wire::proto::secp256k1::PubKey;
 use wire::proto::tendermint::GetNodeInfoRequest;
 use wire::proto::tendermint::service_client::ServiceClient as NodeClient;
 use wire::proto::tx::service_client::ServiceClient as TxClient;
 use wire::proto::tx::{
-    AuthInfo, BroadcastMode, BroadcastTxRequest, Fee, ModeInfo, SignDoc, SignerInfo, TxBody, TxRaw, mode_info,
+    AuthInfo, BroadcastMode, BroadcastTxRequest, Fee, GetTxRequest, ModeInfo, SignDoc, SignerInfo, TxBody,
+    TxRaw, mode_info,
 };
 
 use crate::personality::Waits;
 use crate::state::{SessionConfig, SessionParams};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a settlement transaction may wait for a block.
+/// How long a transaction may wait for a block.
 const TX_LIFETIME_S: i64 = 60;
 const GAS_LIMIT: u64 = 500_000;
+/// How long a created escrow is waited for: 45 s in questions of half a second.
+const CREATED_POLLS: u32 = 90;
+const CREATED_POLL: Duration = Duration::from_millis(500);
 
 /// Why the chain gave no answer that can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,7 +128,8 @@ impl Chain {
         Ok(url.trim_end_matches('/').to_owned())
     }
 
-    /// Sends the settlement and returns the transaction's hash. `now_s` makes the transaction unique.
+    /// Sends the settlement and returns the transaction's hash. `now` (seconds, nanoseconds) makes the
+    /// transaction unique.
     ///
     /// # Errors
     /// When the chain does not answer or refuses.
@@ -133,8 +139,62 @@ impl Chain {
         key: &PrivateKey,
         now: (i64, i32),
     ) -> Result<String, ChainError> {
+        let any = Any {
+            type_url: "/inference.inference.MsgSettleDevshardEscrow".to_owned(),
+            value: message.encode_to_vec(),
+        };
+        self.send(any, &message.settler, key, now).await
+    }
+
+    /// Opens an escrow: its id and the transaction's hash.
+    ///
+    /// # Errors
+    /// When the chain does not answer, refuses, or the transaction is in no block in time.
+    pub async fn create(
+        &self,
+        message: &MsgCreateDevshardEscrow,
+        key: &PrivateKey,
+        now: (i64, i32),
+    ) -> Result<(u64, String), ChainError> {
+        let any = Any {
+            type_url: "/inference.inference.MsgCreateDevshardEscrow".to_owned(),
+            value: message.encode_to_vec(),
+        };
+        let hash = self.send(any, &message.creator, key, now).await?;
+        for _ in 0..CREATED_POLLS {
+            let request = GetTxRequest { hash: hash.clone() };
+            match TxClient::new(self.channel.clone()).get_tx(request).await {
+                Ok(answer) => {
+                    let response = answer.into_inner().tx_response.unwrap_or_default();
+                    let id = response
+                        .events
+                        .iter()
+                        .filter(|event| event.r#type == "devshard_escrow_created")
+                        .flat_map(|event| &event.attributes)
+                        .find(|attribute| attribute.key == "escrow_id")
+                        .and_then(|attribute| attribute.value.parse().ok());
+                    let reason = || format!("{hash} carries no created event");
+                    return id
+                        .map(|id| (id, hash.clone()))
+                        .ok_or_else(|| ChainError::Query { query: "GetTx", reason: reason() });
+                }
+                // Not in a block yet.
+                Err(status) if status.code() == Code::NotFound => tokio::time::sleep(CREATED_POLL).await,
+                Err(status) => return Err(failed("GetTx", &status)),
+            }
+        }
+        Err(ChainError::Query { query: "GetTx", reason: format!("{hash} is in no block in time") })
+    }
+
+    async fn send(
+        &self,
+        message: Any,
+        sender: &str,
+        key: &PrivateKey,
+        now: (i64, i32),
+    ) -> Result<String, ChainError> {
         let account = AuthClient::new(self.channel.clone())
-            .account(QueryAccountRequest { address: message.settler.clone() })
+            .account(QueryAccountRequest { address: sender.to_owned() })
             .await;
         let number = match account {
             Ok(answer) => {
@@ -161,17 +221,14 @@ impl Chain {
 
 /// An unordered transaction: its time makes it unique, so no sequence has to be known.
 fn transaction(
-    message: &MsgSettleDevshardEscrow,
+    message: Any,
     key: &PrivateKey,
     (seconds, nanos): (i64, i32),
     chain_id: &str,
     account_number: u64,
 ) -> Vec<u8> {
     let body = TxBody {
-        messages: vec![Any {
-            type_url: "/inference.inference.MsgSettleDevshardEscrow".to_owned(),
-            value: message.encode_to_vec(),
-        }],
+        messages: vec![message],
         unordered: true,
         timeout_timestamp: Some(wire::proto::Timestamp { seconds: seconds + TX_LIFETIME_S, nanos }),
         ..TxBody::default()

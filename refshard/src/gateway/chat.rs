@@ -13,7 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::Gateway;
 use super::cache::{self, Key, Stored};
 use super::escrow::Escrow;
-use super::limiter::{self, Permit};
+use super::limiter::Permit;
 use super::log::Line;
 use super::normalize::{Chat, normalize};
 use super::race::{self, Out, Request};
@@ -23,6 +23,9 @@ use crate::clock;
 
 /// Frames that may wait for a slow client.
 const FRAMES_MAX: usize = 64;
+
+/// Steps of an escrow after which it gets no more pooled requests (contract gateway 6.8).
+const NONCE_MAX: u64 = 19_800;
 
 /// A request that was refused before its race.
 struct Refused {
@@ -63,6 +66,9 @@ pub async fn pooled(gateway: &Arc<Gateway>, headers: &HeaderMap, body: &Bytes) -
         Line::request(&id, "gateway_model_rejected").field("model", &chat.model).emit();
         return respond::error(StatusCode::BAD_REQUEST, &text);
     }
+    if let Some(answer) = blocked(gateway) {
+        return answer;
+    }
     match admit(gateway, headers, chat, &id) {
         Err(refused) => refused.answer(),
         Ok(Checked::Hit(stored)) => replay(gateway, &stored, &id),
@@ -89,6 +95,9 @@ pub async fn in_escrow(
     body: &Bytes,
 ) -> Answer {
     let id = gateway.new_request_id();
+    if let Some(answer) = blocked(gateway) {
+        return respond::of_escrow(answer, escrow.id());
+    }
     if let Some(why) = escrow.unavailable() {
         let reason = why.strip_prefix("phase=").unwrap_or(why);
         gateway.count_request(&escrow.model, "runtime_unavailable", reason);
@@ -124,6 +133,14 @@ pub async fn in_escrow(
     }
 }
 
+/// Refusal while the chain proves its compute (contract gateway 4.3).
+fn blocked(gateway: &Gateway) -> Option<Answer> {
+    let view = gateway.gate.view();
+    view.block_reason()?;
+    let text = format!("devshard temporarily unavailable during {}", view.shown_phase());
+    Some(respond::error(StatusCode::SERVICE_UNAVAILABLE, &text))
+}
+
 fn parse(gateway: &Gateway, headers: &HeaderMap, body: &Bytes, id: &str) -> Result<Chat, Refused> {
     let chat = normalize(body, &gateway.settings(), gateway.is_admin(headers)).map_err(|refusal| {
         Line::request(id, "gateway_parse_failed").field("error", &refusal.message).emit();
@@ -143,13 +160,14 @@ fn admit(gateway: &Arc<Gateway>, headers: &HeaderMap, chat: Chat, id: &str) -> R
         let count = ("model_rejected", "model_access_rejected");
         return Err(Refused::new(StatusCode::UNAUTHORIZED, &text, count));
     }
-    let key = cache::key(&chat.model, &chat.body);
+    let intent = if gateway.is_july() { String::new() } else { format!("{:?}", chat.logprobs) };
+    let key = cache::key(&chat.model, &chat.body, &intent);
     if let Some(stored) = gateway.cache.get(&key, clock::instant()) {
         Line::request(id, "gateway_cache_hit").field("escrow", &stored.escrow_id).emit();
         return Ok(Checked::Hit(stored));
     }
     Line::request(id, "gateway_cache_miss").field("stream", chat.stream).emit();
-    let caps = limiter::caps(&gateway.settings(), &chat.model);
+    let caps = gateway.caps(&chat.model);
     match gateway.limiter.acquire(&chat.model, chat.limiter_tokens(), caps) {
         Ok(permit) => {
             Line::request(id, "gateway_limiter_acquired").field("input_tokens", chat.limiter_tokens()).emit();
@@ -182,12 +200,16 @@ fn denied(gateway: &Gateway, headers: &HeaderMap, model: &str) -> Option<String>
 /// The escrow with the fewest requests; equal ones take turns.
 fn choose(gateway: &Gateway, model: &str) -> Result<Arc<Escrow>, String> {
     let candidates: Vec<_> = gateway.residents().into_iter().filter(|escrow| escrow.model == model).collect();
-    let open: Vec<_> = candidates.iter().filter(|escrow| escrow.unavailable().is_none()).collect();
+    let is_high = |escrow: &&Arc<Escrow>| escrow.with_state(crate::state::Session::nonce) >= NONCE_MAX;
+    let high = candidates.iter().filter(is_high).count();
+    let open: Vec<_> =
+        candidates.iter().filter(|escrow| escrow.unavailable().is_none() && !is_high(escrow)).collect();
     let load = |escrow: &Arc<Escrow>| escrow.active_requests.load(Ordering::Acquire);
     let Some(least) = open.iter().map(|escrow| load(escrow)).min() else {
-        let inactive = candidates.len();
+        let inactive = candidates.len() - high;
+        let high = if high > 0 { format!("high_nonce={high}, ") } else { String::new() };
         return Err(format!(
-            "no devshard runtimes available for new inferences (skipped: inactive={inactive})"
+            "no devshard runtimes available for new inferences (skipped: {high}inactive={inactive})"
         ));
     };
     let idle: Vec<_> = open.into_iter().filter(|escrow| load(escrow) <= least).collect();
@@ -200,7 +222,12 @@ fn choose(gateway: &Gateway, model: &str) -> Result<Arc<Escrow>, String> {
 }
 
 fn replay(gateway: &Gateway, stored: &Stored, id: &str) -> Answer {
-    let noted = gateway.accounting.alias(id, &stored.request_id, &stored.escrow_id, clock::unix_ns());
+    // July's alias points to an id that accounting never had, so it leads nowhere (finding J20).
+    let noted = if gateway.is_july() {
+        Ok(())
+    } else {
+        gateway.accounting.alias(id, &stored.request_id, &stored.escrow_id, clock::unix_ns())
+    };
     let mut line = Line::request(id, "gateway_cache_accounting_alias").field("escrow", &stored.escrow_id);
     if let Err(error) = noted {
         line = line.field("error", error);
@@ -226,14 +253,19 @@ async fn run(
         .emit();
     let (out, mut inbox) = mpsc::channel(FRAMES_MAX);
     let escrow_id = escrow.id().to_owned();
-    let request = Request { id: id.clone(), chat, key, permit, out };
+    // July runs the race under an id of its own, which the client never sees (finding J20).
+    let race_id = if gateway.is_july() { gateway.new_request_id() } else { id.clone() };
+    let request = Request { id: race_id, chat, key, permit, out };
     tokio::spawn(race::run(gateway.clone(), escrow, request));
+    if gateway.defect.is_slow() {
+        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    }
     let answer = match inbox.recv().await {
         Some(Out::Stream) => stream(inbox),
         Some(Out::Json(body)) => respond::with_type(StatusCode::OK, "application/json", body),
         Some(Out::Fail(status, body)) => {
             let answer = respond::of_escrow(respond::json_error(status, &body), &escrow_id);
-            let named = !gateway.defect.drops_id();
+            let named = !gateway.defect.drops_id() && !gateway.is_july();
             return if named { respond::of_request(answer, &id) } else { answer };
         }
         // A race says something before it ends; were it to panic, the client must still get an answer.

@@ -105,8 +105,6 @@ impl GatewayConfig {
             "model must not be empty"
         } else if !self.route_prefix.starts_with('/') || self.route_prefix.ends_with('/') {
             "route_prefix must begin with a slash and end without one"
-        } else if self.personality == Personality::July {
-            "personality july is not offered by this build of ref-gateway; use intended"
         } else {
             return Ok(());
         };

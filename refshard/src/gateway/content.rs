@@ -95,6 +95,30 @@ impl Progress {
     }
 }
 
+/// The event with no more logprobs than the client asked for: `None` takes them away, a number keeps so many
+/// alternatives per token. They are forced on every request for the validators' sake.
+#[must_use]
+pub fn trim_logprobs(data: &str, wanted: Option<usize>) -> Option<String> {
+    if !data.contains(r#""logprobs":{"#) {
+        return None;
+    }
+    let mut document: Map<String, Value> = serde_json::from_str(data).ok()?;
+    for choice in document.get_mut("choices")?.as_array_mut()? {
+        let Some(logprobs) = choice.get_mut("logprobs") else { continue };
+        let Some(wanted) = wanted else {
+            *logprobs = Value::Null;
+            continue;
+        };
+        let entries = logprobs.get_mut("content").and_then(Value::as_array_mut);
+        for entry in entries.into_iter().flatten() {
+            if let Some(top) = entry.get_mut("top_logprobs").and_then(Value::as_array_mut) {
+                top.truncate(wanted);
+            }
+        }
+    }
+    Some(Value::Object(document).to_string())
+}
+
 /// Chunk events for a whole completion that came in answer to a streaming request; `None` when `data` is
 /// something else.
 #[must_use]
@@ -174,6 +198,17 @@ mod tests {
         assert!(progress.is_complete());
         progress.take(r#"{"error":{"message":"late"}}"#);
         assert!(!progress.is_complete());
+    }
+
+    #[test]
+    fn logprobs_are_shown_as_far_as_they_were_asked_for() {
+        let event =
+            r#"{"choices":[{"index":0,"logprobs":{"content":[{"token":"1","top_logprobs":[1,2,3]}]}}]}"#;
+        let none = trim_logprobs(event, None).unwrap();
+        assert_eq!(none, r#"{"choices":[{"index":0,"logprobs":null}]}"#);
+        let two = trim_logprobs(event, Some(2)).unwrap();
+        assert!(two.contains(r#""top_logprobs":[1,2]"#), "{two}");
+        assert_eq!(trim_logprobs(r#"{"choices":[{"logprobs":null}]}"#, None), None, "nothing to do");
     }
 
     #[test]

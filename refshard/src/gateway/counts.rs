@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Gateway;
 use super::accounting::Outcome;
+use super::quarantine::Mode;
 use super::race::{Attempt, Race};
 
 impl Gateway {
@@ -26,7 +27,7 @@ impl Gateway {
         let Some(started) = &attempt.started else { return };
         let participant = ("participant_key", started.participant.address.as_str());
         let (model, reason) = (("model", race.model()), ("reason", attempt.reason));
-        let mode = ("quarantine_mode", "none");
+        let mode = ("quarantine_mode", attempt.mode.name());
         let labels = [participant, model, ("role", attempt.role()), reason, mode];
         self.metrics.count("devshard_gateway_attempts_started_total", &labels);
         let escrow = ("escrow_id", race.escrow.id());
@@ -124,25 +125,28 @@ impl Gateway {
         let settings = self.settings();
         let races = self.races.load(Ordering::Relaxed);
         let inflight = self.defect.shown_inflight(number(usage.requests), races);
+        let flaps = races > 0 && self.defect.flaps(crate::clock::unix_s().unsigned_abs());
+        let inflight = if flaps { inflight.max(1.0) } else { inflight };
         let set = |name, value| self.metrics.set(name, &[], value);
         set("devshard_gateway_inflight_requests", inflight);
         set("devshard_gateway_inflight_input_tokens", number(usage.tokens));
-        set("devshard_gateway_effective_max_concurrent_requests", number(settings.max_concurrent_requests));
+        let weight = self.weight();
+        let effective = super::capacity::scaled(settings.max_concurrent_requests, weight.scale());
+        set("devshard_gateway_effective_max_concurrent_requests", number(effective));
         set(
             "devshard_gateway_effective_max_input_tokens_in_flight",
             number(settings.max_input_tokens_in_flight),
         );
-        set("devshard_gateway_participants_exhausted", 0.0);
-        set("devshard_gateway_participants_tracked", 0.0);
-        let hosts = number(self.host_count() as u64);
-        set("devshard_gateway_capacity_scale", 1.0);
-        set("devshard_gateway_capacity_total_weight", hosts);
-        set("devshard_gateway_capacity_baseline_weight", hosts);
+        set("devshard_gateway_participants_exhausted", number(weight.hosts - weight.available));
+        let current = number(weight.current);
+        set("devshard_gateway_capacity_scale", weight.scale());
+        set("devshard_gateway_capacity_total_weight", current);
+        set("devshard_gateway_capacity_baseline_weight", number(weight.full));
         let model = [("model", self.config.model.as_str())];
-        self.metrics.set("devshard_gateway_capacity_scale_by_model", &model, 1.0);
-        self.metrics.set("devshard_gateway_capacity_total_weight_by_model", &model, hosts);
-        self.metrics.set("devshard_gateway_capacity_baseline_weight_by_model", &model, hosts);
-        self.set_runtime_gauges(hosts);
+        self.metrics.set("devshard_gateway_capacity_scale_by_model", &model, weight.scale());
+        self.metrics.set("devshard_gateway_capacity_total_weight_by_model", &model, current);
+        self.metrics.set("devshard_gateway_capacity_baseline_weight_by_model", &model, number(weight.full));
+        self.set_runtime_gauges(current);
         self.metrics.render()
     }
 
@@ -170,34 +174,43 @@ impl Gateway {
                 &labels,
                 value(|escrow| escrow.reserved_tokens.load(Ordering::Acquire)),
             );
-            self.metrics.set("devshard_gateway_escrow_participant_limited", &labels, 0.0);
-            self.metrics.set("devshard_gateway_escrow_blocked_participants", &labels, 0.0);
+            let blocked = escrow.map_or(0, |escrow| self.blocked_in(escrow));
+            let limited = if blocked > 0 { 1.0 } else { 0.0 };
+            self.metrics.set("devshard_gateway_escrow_participant_limited", &labels, limited);
+            self.metrics.set("devshard_gateway_escrow_blocked_participants", &labels, number(blocked));
             let is_active = escrow.is_some_and(|escrow| escrow.active.load(Ordering::Acquire));
             let weight = if is_active { hosts / number(active as u64) } else { 0.0 };
             self.metrics.set("devshard_gateway_escrow_weight", &[("devshard_id", id)], weight);
         }
+        let mut tracked = std::collections::BTreeSet::new();
         for escrow in &residents {
             for participant in escrow.participants() {
-                let labels = [
-                    ("participant_key", participant.address.as_str()),
-                    ("model", escrow.model.as_str()),
-                    ("mode", "none"),
-                ];
-                self.metrics.set("devshard_gateway_participant_quarantine_state", &labels, 1.0);
+                let key = participant.address.as_str();
+                let now = self.quarantine.of(key, crate::clock::unix_ns()).mode;
+                if now != Mode::None {
+                    tracked.insert(key.to_owned());
+                }
+                // One series per mode that was ever shown; the current one is 1.
+                for mode in [Mode::None, Mode::Probation, Mode::Shadow, Mode::Probe] {
+                    let model = escrow.model.as_str();
+                    let labels = [("participant_key", key), ("model", model), ("mode", mode.name())];
+                    let name = "devshard_gateway_participant_quarantine_state";
+                    if mode == now {
+                        self.metrics.set(name, &labels, 1.0);
+                    } else if self.metrics.value(name, &labels) > 0.0 {
+                        self.metrics.set(name, &labels, 0.0);
+                    }
+                }
             }
         }
+        self.metrics.set("devshard_gateway_participants_tracked", &[], number(tracked.len() as u64));
     }
 
-    /// Distinct participants of all resident escrows.
-    pub fn host_count(&self) -> usize {
-        let residents = self.residents();
-        let mut addresses: Vec<_> = residents
-            .iter()
-            .flat_map(|escrow| escrow.by_slot.iter().map(|participant| participant.address.clone()))
-            .collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        addresses.len()
+    /// Participants of an escrow that get no requests now.
+    fn blocked_in(&self, escrow: &super::Escrow) -> u64 {
+        let now_ns = crate::clock::unix_ns();
+        let blocked = |address: &str| self.quarantine.of(address, now_ns).mode == Mode::Probe;
+        escrow.participants().into_iter().filter(|one| blocked(&one.address)).count() as u64
     }
 }
 

@@ -1,16 +1,7 @@
 //! Planted defects of the gateway, all in this place (selftest, layer M). Without the feature
 //! `planted-defects` the only value is [`Defect::None`], and the flag does not exist.
 //!
-//! | id | what it does | must fire |
-//! |---|---|---|
-//! | `lost-accounting` | every fifth race never gets a terminal outcome | A1 |
-//! | `record-failed-on-200` | every seventh success is accounted as failed | A11 |
-//! | `reuse-nonce` | shows one step in ten under two contents, one to the executor, one to the others | A4 |
-//! | `drop-id-on-error` | the answer of a failed race names no request | A10 |
-//! | `lookup-404` | a failed race is not found in accounting | A10 |
-//! | `double-done` | every tenth stream ends with two markers | A3 |
-//! | `fail-unselected` | every fiftieth request is answered 502 without a race's fault | A2 |
-//! | `stuck-gauge` | the in-flight gauge never falls below 1 after the first request | A8 |
+//! What each does and which assertion it must trip stands in `crate::defects`.
 
 /// The defect of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,32 +11,59 @@ pub enum Defect {
     #[default]
     #[cfg_attr(feature = "planted-defects", value(skip))]
     None,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     LostAccounting,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     #[value(name = "record-failed-on-200")]
     RecordFailedOn200,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     ReuseNonce,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     DropIdOnError,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     #[value(name = "lookup-404")]
     Lookup404,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     DoubleDone,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     FailUnselected,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     StuckGauge,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    HideTruncation,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    WrongShape,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    CrossTalk,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    NonceBack,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    FutureNonce,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    ForeignHost,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    TimeoutOnSuccess,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    FlappingGauge,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    SlowAnswers,
 }
 
 #[cfg(feature = "planted-defects")]
@@ -89,6 +107,51 @@ impl Defect {
     pub(super) fn shown_inflight(self, inflight: f64, races: u64) -> f64 {
         if self == Self::StuckGauge && races > 0 { inflight.max(1.0) } else { inflight }
     }
+
+    /// `hide-truncation`.
+    pub(super) fn hides_truncation(self) -> bool {
+        self == Self::HideTruncation
+    }
+
+    /// `wrong-shape`.
+    pub(super) fn breaks_shape(self, race: u64) -> bool {
+        self == Self::WrongShape && race.is_multiple_of(15)
+    }
+
+    /// `cross-talk`.
+    pub(super) fn crosses_talk(self, race: u64) -> bool {
+        self == Self::CrossTalk && race.is_multiple_of(12)
+    }
+
+    /// `nonce-back`.
+    pub(super) fn shows_nonce_back(self, second: u64) -> bool {
+        self == Self::NonceBack && second.is_multiple_of(2)
+    }
+
+    /// `future-nonce`.
+    pub(super) fn shows_future_nonce(self, nonce: u64) -> bool {
+        self == Self::FutureNonce && nonce.is_multiple_of(6)
+    }
+
+    /// `foreign-host`.
+    pub(super) fn names_foreign_host(self, outcome: &str) -> bool {
+        self == Self::ForeignHost && outcome == "failed"
+    }
+
+    /// `timeout-on-success`.
+    pub(super) fn times_out(self, race: u64) -> bool {
+        self == Self::TimeoutOnSuccess && race.is_multiple_of(7)
+    }
+
+    /// `flapping-gauge`.
+    pub(super) fn flaps(self, second: u64) -> bool {
+        self == Self::FlappingGauge && second.is_multiple_of(2)
+    }
+
+    /// `slow-answers`.
+    pub(super) fn is_slow(self) -> bool {
+        self == Self::SlowAnswers
+    }
 }
 
 #[cfg(not(feature = "planted-defects"))]
@@ -124,5 +187,41 @@ impl Defect {
 
     pub(super) const fn shown_inflight(self, inflight: f64, _races: u64) -> f64 {
         inflight
+    }
+
+    pub(super) const fn hides_truncation(self) -> bool {
+        false
+    }
+
+    pub(super) const fn breaks_shape(self, _race: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn crosses_talk(self, _race: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn shows_nonce_back(self, _second: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn shows_future_nonce(self, _nonce: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn names_foreign_host(self, _outcome: &str) -> bool {
+        false
+    }
+
+    pub(super) const fn times_out(self, _race: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn flaps(self, _second: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn is_slow(self) -> bool {
+        false
     }
 }

@@ -13,14 +13,22 @@ use wire::devshard::{
 };
 
 use super::defects::Defect;
+use super::log::{Line, host_label};
 use super::normalize::Chat;
 use super::store::{Store, StoreError};
+use crate::personality::Personality;
 use crate::signing::{Signer, sha256, signer_of};
 use crate::state::{Phase, Session, SessionParams, StateError, Trust};
 use crate::transport::{Base64, Diff, Payload, Receipt};
 
 /// How long a request waits for the nonce of a host that it may use before it passes one by.
 const HOLD: Duration = Duration::from_millis(200);
+
+/// What a ghost asks for, so that it can be told from work: bytes, tokens, and the SHA-256 of
+/// `{"max_tokens":1,"messages":[{"content":".","role":"user"}]}` (contract gateway 6.5).
+const GHOST_INPUT_LENGTH: u64 = 59;
+const GHOST_MAX_TOKENS: u64 = 1;
+const GHOST_PROMPT: &[u8] = br#"{"max_tokens":1,"messages":[{"content":".","role":"user"}]}"#;
 
 /// Signatures that wait to be checked; of more, the oldest are forgotten, since only the newest nonces
 /// matter to a quorum.
@@ -41,6 +49,9 @@ pub enum StepError {
     /// Every participant has been tried.
     #[error("redundancy: request has tried every host in escrow")]
     Exhausted,
+    /// Nobody is left who may be asked.
+    #[error("redundancy: no currently-available host outside the request's exclude set")]
+    Unavailable,
 }
 
 impl From<StateError> for StepError {
@@ -97,6 +108,7 @@ pub struct Escrow {
     pub cleanups: AtomicU64,
     signer: Signer,
     store: Arc<Store>,
+    personality: Personality,
     defect: Defect,
     advanced: Notify,
     inner: Mutex<Inner>,
@@ -113,7 +125,7 @@ impl Escrow {
         urls: &[String],
         signer: Signer,
         store: Arc<Store>,
-        defect: Defect,
+        (personality, defect): (Personality, Defect),
     ) -> Result<Self, StepError> {
         let escrow_id = params.escrow_id.clone();
         let mut state = Session::new(params.clone());
@@ -129,7 +141,7 @@ impl Escrow {
         for (nonce, slot, sig) in store.signatures(&escrow_id)? {
             signatures.entry(nonce).or_default().insert(slot, sig);
         }
-        let by_slot = params
+        let by_slot: Vec<Participant> = params
             .group
             .iter()
             .zip(urls)
@@ -139,15 +151,14 @@ impl Escrow {
                 slot: params.first_slot_of(address).unwrap_or_default(),
             })
             .collect();
-        let inner = Inner {
-            state,
-            pending: Vec::new(),
-            seen,
-            diffs,
-            acked: BTreeMap::new(),
-            signatures,
-            unchecked: VecDeque::new(),
+        // July believes a host up to date that has signed; here every host is asked again, so that what it
+        // still holds is not forgotten.
+        let acked = match personality {
+            Personality::Intended => BTreeMap::new(),
+            Personality::July => acknowledged(&by_slot, &signatures),
         };
+        let inner =
+            Inner { state, pending: Vec::new(), seen, diffs, acked, signatures, unchecked: VecDeque::new() };
         Ok(Self {
             params,
             model,
@@ -158,6 +169,7 @@ impl Escrow {
             cleanups: AtomicU64::new(0),
             signer,
             store,
+            personality,
             defect,
             advanced: Notify::new(),
             inner: Mutex::new(inner),
@@ -196,8 +208,8 @@ impl Escrow {
         self.active_requests.load(Ordering::Acquire) > 0 || self.cleanups.load(Ordering::Acquire) > 0
     }
 
-    /// Starts `chat` on the next nonce whose host is not in `exclude`. When other requests do not take the
-    /// nonces in between, they are passed by with steps that start nothing.
+    /// Starts `chat` on the next nonce whose host is neither in `exclude` nor in `avoid`. A nonce of an avoided
+    /// host is passed by at once, one of an excluded host when no other request takes it in time.
     ///
     /// # Errors
     /// When every participant is excluded or the step cannot be made.
@@ -205,10 +217,15 @@ impl Escrow {
         &self,
         chat: &Chat,
         exclude: &HashSet<String>,
+        avoid: &HashSet<String>,
         now_s: impl Fn() -> i64,
     ) -> Result<Started, StepError> {
         if self.by_slot.iter().all(|participant| exclude.contains(&participant.address)) {
             return Err(StepError::Exhausted);
+        }
+        let unusable = |address: &String| exclude.contains(address) || avoid.contains(address);
+        if self.by_slot.iter().all(|participant| unusable(&participant.address)) {
+            return Err(StepError::Unavailable);
         }
         loop {
             let advanced = self.advanced.notified();
@@ -217,6 +234,10 @@ impl Escrow {
                 let nonce = inner.state.nonce() + 1;
                 let slot = self.params.executor_slot(nonce);
                 let participant = &self.by_slot[slot as usize];
+                if avoid.contains(&participant.address) {
+                    self.pass_by(&mut inner, "participant_throttled_no_send")?;
+                    continue;
+                }
                 if !exclude.contains(&participant.address) {
                     return self.start_at(&mut inner, nonce, slot, chat, now_s());
                 }
@@ -225,9 +246,63 @@ impl Escrow {
             if tokio::time::timeout(HOLD, advanced).await.is_err() {
                 let mut inner = self.lock();
                 if inner.state.nonce() + 1 == blocked_at {
-                    self.step(&mut inner, Vec::new())?;
+                    self.pass_by(&mut inner, "no_compatible_request_after_stale")?;
                 }
             }
+        }
+    }
+
+    /// Uses up one nonce without a call. July starts an inference nobody is asked for, which stays pending
+    /// for ever; here the step starts nothing.
+    fn pass_by(&self, inner: &mut Inner, reason: &'static str) -> Result<(), StepError> {
+        let nonce = inner.state.nonce() + 1;
+        if self.personality == Personality::July {
+            let ghost = MsgStartInference {
+                inference_id: nonce,
+                prompt_hash: sha256(GHOST_PROMPT).to_vec(),
+                model: self.model.clone(),
+                input_length: GHOST_INPUT_LENGTH,
+                max_tokens: GHOST_MAX_TOKENS,
+                // Milliseconds where every other start has seconds: a slip of that build.
+                started_at: i64::try_from(crate::clock::unix_ns() / 1_000_000).unwrap_or(i64::MAX),
+            };
+            let host = &self.by_slot[self.params.executor_slot(nonce) as usize].address;
+            Line::process("stage=ghost_probe_skipped")
+                .field("escrow", self.id())
+                .field("nonce", nonce)
+                .field("host", host_label(host))
+                .field("kind", if reason == "participant_throttled_no_send" { 3 } else { 2 })
+                .field("reason", reason)
+                .emit();
+            // Without money for the ghost the nonce is used up all the same.
+            if self.step(inner, vec![Tx::StartInference(ghost)]).is_ok() {
+                return Ok(());
+            }
+        }
+        self.step(inner, Vec::new())
+    }
+
+    /// The participant whose turn comes after `nonce`, other than `but`; none in a group of one.
+    #[must_use]
+    pub fn next_after(&self, nonce: u64, but: &str) -> Option<&Participant> {
+        let size = self.by_slot.len() as u64;
+        (1..=size)
+            .map(|step| &self.by_slot[self.params.executor_slot(nonce + step) as usize])
+            .find(|participant| participant.address != but)
+    }
+
+    /// Brings what is pending into a last step before the session leaves memory. July forgets it (finding J8).
+    pub fn close(&self) {
+        self.check_signatures();
+        let waits = !self.pending().is_empty() && self.with_state(Session::phase) == Phase::Active;
+        if self.personality == Personality::Intended
+            && waits
+            && let Err(error) = self.compose(Vec::new())
+        {
+            Line::process("runtime_retire_step_failed")
+                .field("escrow", self.id())
+                .field("error", error)
+                .emit();
         }
     }
 
@@ -271,7 +346,9 @@ impl Escrow {
     fn step(&self, inner: &mut Inner, own: Vec<Tx>) -> Result<(), StepError> {
         let composed = inner.state.compose(inner.pending.clone(), own, Trust::Verify)?;
         // What came before its predecessor waits for it; the rest fits no more and is forgotten.
-        let early = |error: &StateError| matches!(error, StateError::WrongStatus { got: 0, .. });
+        // July forgets that too (contract gateway 6.2).
+        let keeps = self.personality == Personality::Intended;
+        let early = |error: &StateError| keeps && matches!(error, StateError::WrongStatus { got: 0, .. });
         inner.pending =
             composed.dropped.into_iter().filter(|(_, error)| early(error)).map(|(tx, _)| tx).collect();
         let diff = self.sign(composed.nonce, &composed.txs, &composed.root);
@@ -402,6 +479,14 @@ impl Escrow {
         }
     }
 
+    /// Whether the finish of a nonce waits for a step. July asks this, and so misses one that another
+    /// request's answer has brought and a step has taken in already (finding J3).
+    #[must_use]
+    pub fn awaits_finish(&self, nonce: u64) -> bool {
+        let waits = |tx: &Tx| matches!(tx, Tx::FinishInference(finish) if finish.inference_id == nonce);
+        self.lock().pending.iter().any(waits)
+    }
+
     /// Whether the finish of a nonce is known, sequenced or waiting.
     #[must_use]
     pub fn has_finish(&self, nonce: u64) -> bool {
@@ -441,6 +526,22 @@ impl Escrow {
         // State changes are atomic by journal, so a panic elsewhere leaves them whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The highest nonce that each participant has signed.
+fn acknowledged(
+    by_slot: &[Participant],
+    signatures: &BTreeMap<u64, BTreeMap<u32, Vec<u8>>>,
+) -> BTreeMap<String, u64> {
+    let mut acked = BTreeMap::new();
+    for (nonce, slots) in signatures {
+        for slot in slots.keys() {
+            if let Some(participant) = by_slot.get(*slot as usize) {
+                acked.insert(participant.address.clone(), *nonce);
+            }
+        }
+    }
+    acked
 }
 
 /// Counts one in a counter of an escrow as long as it lives.

@@ -23,6 +23,7 @@ pub const FAMILIES: &[Family] = &[
     ("devshard_gateway_inflight_input_tokens", Gauge, "Input tokens that hold a place in the limiter."),
     ("devshard_gateway_inflight_requests", Gauge, "Requests that hold a place in the limiter."),
     ("devshard_gateway_limit_rejections_total", Counter, "Requests that the limiter refused."),
+    ("devshard_gateway_no_winner_attempts_total", Counter, "Attempts that may not win."),
     ("devshard_gateway_participant_first_content_seconds", Histogram, "Time to the first content."),
     (
         "devshard_gateway_participant_prefill_seconds_per_input_token",
@@ -30,6 +31,7 @@ pub const FAMILIES: &[Family] = &[
         "First content per input byte.",
     ),
     ("devshard_gateway_participant_quarantine_state", Gauge, "1 for the current mode of a participant."),
+    ("devshard_gateway_participant_quarantine_transitions_total", Counter, "Changes into a quarantine."),
     ("devshard_gateway_participant_receipt_seconds", Histogram, "Time to the receipt."),
     ("devshard_gateway_participant_total_attempt_seconds", Histogram, "Time of a whole attempt."),
     ("devshard_gateway_participant_transport_errors_total", Counter, "Calls of hosts that failed."),

@@ -241,7 +241,8 @@ impl Events {
             match self.response.chunk().await {
                 Ok(Some(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Ok(None) => return Ok(None),
-                Err(error) => return Err(CallError::Cut(cause_of(&error))),
+                // How the connection went down is of no use to a client; the real text is this one.
+                Err(_) => return Err(CallError::Cut("unexpected EOF".to_owned())),
             }
         }
     }

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::Gateway;
 use super::normalize::BODY_MAX;
 use super::respond::{self, Answer};
-use super::{admin, chat, reads};
+use super::{admin, chat, openapi, reads};
 use crate::clock;
 
 const PREFIX_NEEDED: &str =
@@ -103,13 +103,18 @@ async fn route(gateway: &Arc<Gateway>, path: &str, incoming: &Incoming) -> Answe
         ["v1", "status"] => reads::status(gateway),
         ["metrics"] => respond::metrics(gateway.render_metrics()),
         ["v1", "admin", rest @ ..] => admin::route(gateway, rest, incoming).await,
+        ["v1", "debug", "rotation"] if incoming.reads() => respond::ok(&super::rotation::shape(gateway)),
+        ["v1", "debug", "memstats"] if incoming.reads() => respond::ok(&super::shapes::memstats(gateway)),
+        ["v1", "debug", "rotation" | "memstats"] => respond::wrong_method(),
         ["v1", "finalize" | "state"] | ["v1", "debug", _] | ["v1", "debug", "signatures", "collect"] => {
             match gateway.residents().as_slice() {
                 [only] => reads::route(gateway, only, inner, incoming).await,
                 _ => respond::error(StatusCode::BAD_REQUEST, PREFIX_NEEDED),
             }
         }
-        ["devshard", id, "v1", ..] => in_devshard(gateway, id, inner, incoming).await,
+        ["devshard", id, "v1", ..] | ["devshard", id, "" | "openapi.json"] => {
+            in_devshard(gateway, id, inner, incoming).await
+        }
         _ => respond::not_found(),
     }
 }
@@ -121,6 +126,8 @@ async fn in_devshard(gateway: &Arc<Gateway>, id: &str, inner: &[&str], incoming:
                 chat::in_escrow(gateway, escrow, &incoming.headers, &incoming.body).await
             }
             ["v1", "models"] => respond::of_escrow(models(gateway, incoming), id),
+            [""] if incoming.reads() => respond::of_escrow(openapi::page(id), id),
+            ["openapi.json"] if incoming.reads() => respond::of_escrow(respond::ok(&openapi::document()), id),
             _ => respond::of_escrow(reads::route(gateway, &escrow, inner, incoming).await, id),
         };
     }

@@ -9,6 +9,7 @@ mod accounting;
 mod admin;
 mod attempt;
 mod cache;
+mod capacity;
 mod chain;
 mod chat;
 mod config;
@@ -17,19 +18,27 @@ mod counts;
 mod defects;
 mod escrow;
 mod families;
+mod gate;
 mod hosts;
 mod http;
 mod limiter;
 mod log;
 mod normalize;
+mod openapi;
+mod perf;
+mod policy;
+mod quarantine;
 mod race;
 mod reads;
+mod registry;
 mod respond;
+mod rotation;
 mod settings;
 mod shapes;
 mod store;
 mod sync;
 mod timeouts;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -48,14 +57,19 @@ use accounting::Accounting;
 use cache::Cache;
 use chain::{Chain, ChainError};
 use escrow::{Escrow, StepError};
+use gate::Gate;
 use hosts::Hosts;
 use limiter::Limiter;
 use log::Line;
+use perf::Perf;
+use quarantine::Quarantine;
+use rotation::Rotation;
 use settings::Settings;
 use store::{Registered, Store, StoreError};
 
 use crate::clock;
 use crate::metrics::Metrics;
+use crate::personality::Personality;
 use crate::request_id::RequestIds;
 
 /// How long a stop waits for requests that run.
@@ -124,6 +138,10 @@ pub struct Gateway {
     metrics: Metrics,
     cache: Cache,
     limiter: Arc<Limiter>,
+    perf: Perf,
+    quarantine: Quarantine,
+    gate: Gate,
+    rotation: Rotation,
     request_ids: RequestIds,
     races: AtomicU64,
     turns: AtomicU64,
@@ -146,10 +164,15 @@ impl Gateway {
         std::fs::create_dir_all(&config.database_dir).map_err(no_directory)?;
         let store = Arc::new(Store::open(&config.database_dir.join("gateway.db"))?);
         let accounting = Accounting::open(&config.database_dir.join("perf.db"))?;
-        let ended = accounting.end_orphans(clock::unix_ns())?;
+        // July leaves the rows of a lost process running for ever (contract gateway 1.7).
+        let ended = match config.personality {
+            Personality::Intended => accounting.end_orphans(clock::unix_ns())?,
+            Personality::July => 0,
+        };
         if ended > 0 {
             Line::process("accounting of a lost process ended as failed").field("requests", ended).emit();
         }
+        let is_fresh = store.settings()?.is_none();
         let settings = load_settings(&config, &store)?;
         let bad_address = |error: tonic::transport::Error| GatewayError::Chain(error.to_string());
         let gateway = Arc::new(Self {
@@ -158,6 +181,10 @@ impl Gateway {
             metrics: Metrics::new(families::FAMILIES),
             cache: Cache::default(),
             limiter: Arc::new(Limiter::default()),
+            perf: Perf::default(),
+            quarantine: Quarantine::open(store.clone())?,
+            gate: Gate::new()?,
+            rotation: Rotation::default(),
             request_ids: RequestIds::default(),
             races: AtomicU64::new(0),
             turns: AtomicU64::new(0),
@@ -170,22 +197,35 @@ impl Gateway {
             accounting,
         });
         gateway.metrics.set("process_start_time_seconds", &[], clock::unix_f64());
-        gateway.bootstrap().await?;
+        gateway.bootstrap(is_fresh).await?;
+        tokio::spawn(gate::follow(Arc::downgrade(&gateway)));
         Ok(gateway)
     }
 
-    async fn bootstrap(&self) -> Result<(), GatewayError> {
-        for id in &self.config.escrow_ids {
-            self.register(*id).await?;
+    /// The configured escrows go into a fresh database only; afterwards the registry alone counts. Hosts may
+    /// have moved meanwhile, but a chain that is away must not keep a restarted gateway down.
+    async fn bootstrap(&self, is_fresh: bool) -> Result<(), GatewayError> {
+        if is_fresh {
+            for id in &self.config.escrow_ids {
+                self.register(*id, None).await?;
+            }
         }
         for row in self.store.registered()?.into_iter().filter(|row| row.active) {
+            let id = row.params.escrow_id.as_str();
+            if !is_fresh
+                && let Ok(number) = id.parse()
+                && let Err(error) = self.register(number, Some(&row.model)).await
+            {
+                Line::process("escrow not refreshed").field("escrow", id).field("error", error).emit();
+            }
+            let row = self.store.find(id)?.unwrap_or_else(|| row.clone());
             self.admit(&row)?;
         }
         Ok(())
     }
 
     /// Reads an escrow and its participants from the chain into the registry.
-    async fn register(&self, id: u64) -> Result<(), GatewayError> {
+    async fn register(&self, id: u64, model: Option<&str>) -> Result<(), GatewayError> {
         let version = self.config.protocol_version();
         let params = self.chain.session_params(id, version, self.config.waits).await?;
         if params.creator != self.keys.creator.address() {
@@ -204,7 +244,7 @@ impl Gateway {
         let now_ns = clock::unix_ns();
         let row = Registered {
             params,
-            model: self.config.model.clone(),
+            model: model.unwrap_or(&self.config.model).to_owned(),
             active: true,
             created_ns: now_ns,
             updated_ns: now_ns,
@@ -222,7 +262,7 @@ impl Gateway {
             &row.urls,
             self.keys.creator.clone(),
             self.store.clone(),
-            self.defect,
+            (self.config.personality, self.defect),
         )
     }
 
@@ -266,6 +306,7 @@ impl Gateway {
     }
 
     fn retire(&self, escrow: &Arc<Escrow>) {
+        escrow.close();
         let mut residents = self.residents.write().unwrap_or_else(PoisonError::into_inner);
         residents.retain(|_, resident| !Arc::ptr_eq(resident, escrow));
     }
@@ -295,6 +336,11 @@ impl Gateway {
         self.races.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Whether this gateway imitates the July build.
+    fn is_july(&self) -> bool {
+        self.config.personality == Personality::July
+    }
+
     fn new_request_id(&self) -> String {
         self.request_ids.next(clock::unix_ns())
     }
@@ -321,6 +367,9 @@ impl Gateway {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), GatewayError> {
+        if self.is_july() {
+            return self.serve_until_killed(listener, stop).await;
+        }
         let (stopped, seen) = tokio::sync::oneshot::channel();
         let signal = async move {
             stop.await;
@@ -350,6 +399,21 @@ impl Gateway {
         let _ = tokio::time::timeout(SHUTDOWN, drained).await;
         Ok(())
     }
+
+    /// July watches no signal: whatever runs dies with the process (contract gateway 1.7).
+    async fn serve_until_killed(
+        self: &Arc<Self>,
+        listener: TcpListener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), GatewayError> {
+        let router = axum::Router::new().fallback(http::handle).with_state(self.clone());
+        tokio::select! {
+            served = async { axum::serve(listener, router).await } => {
+                served.map_err(|source| GatewayError::Listen { address: self.config.listen.clone(), source })
+            }
+            () = stop => Ok(()),
+        }
+    }
 }
 
 /// Stored settings; a fresh database gets the defaults with what the configuration says.
@@ -359,7 +423,10 @@ fn load_settings(config: &GatewayConfig, store: &Store) -> Result<Settings, Gate
         return serde_json::from_str(&json).map_err(|error| bad(error.to_string()));
     }
     let public_api = config.public_api.as_deref().unwrap_or_default();
-    let settings = Settings::defaults(&config.chain_grpc, public_api, &config.model);
+    let mut settings = Settings::defaults(&config.chain_grpc, public_api, &config.model);
+    if config.personality == Personality::July {
+        settings.july(config.waits);
+    }
     let settings = match &config.settings {
         Some(patch) => settings.updated(patch).map_err(bad)?,
         None => settings,

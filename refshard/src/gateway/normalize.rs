@@ -104,6 +104,8 @@ pub struct Chat {
     pub max_tokens: u64,
     /// Canonical JSON with what is forced on every request.
     pub body: Vec<u8>,
+    /// Alternatives per token that the client asked for; none when it asked for no logprobs.
+    pub logprobs: Option<usize>,
 }
 
 impl Chat {
@@ -160,12 +162,16 @@ pub fn normalize(bytes: &[u8], settings: &Settings, uncapped: bool) -> Result<Ch
     check_numbers(&mut body, max_tokens)?;
     check_sizes(&body)?;
     keep_include_usage(&mut body);
+    let logprobs = (body.get("logprobs") == Some(&Value::Bool(true))).then(|| {
+        let top = body.get("top_logprobs").and_then(Value::as_u64).unwrap_or(0);
+        usize::try_from(top).unwrap_or(usize::MAX)
+    });
     body.insert("model".into(), model.clone().into());
     body.insert("logprobs".into(), true.into());
     body.insert("top_logprobs".into(), 5.into());
     body.insert("return_token_ids".into(), true.into());
     let body = canonical(Value::Object(body));
-    Ok(Chat { model, stream, max_tokens, body })
+    Ok(Chat { model, stream, max_tokens, body, logprobs })
 }
 
 fn parse(bytes: &[u8]) -> Result<Map<String, Value>, Refusal> {
@@ -477,7 +483,7 @@ mod tests {
             r#""stream_options":{"include_usage":true},"temperature":2.0,"top_logprobs":5,"top_p":1.0}"#,
         );
         assert_eq!(String::from_utf8(chat.body.clone()).unwrap(), expected);
-        assert_eq!((chat.stream, chat.max_tokens), (true, 7));
+        assert_eq!((chat.stream, chat.max_tokens, chat.logprobs), (true, 7, None));
         assert_eq!(chat.limiter_tokens(), chat.input_length().div_ceil(4));
     }
 

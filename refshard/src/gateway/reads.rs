@@ -19,7 +19,7 @@ use crate::state::Session;
 /// `GET /v1/status`: of the only escrow, or of the gateway.
 pub fn status(gateway: &Gateway) -> Answer {
     match gateway.residents().as_slice() {
-        [only] => respond::ok(&shapes::status(only)),
+        [only] => respond::ok(&shapes::status(gateway, only)),
         _ => respond::ok(&shapes::gateway_status(gateway)),
     }
 }
@@ -45,8 +45,14 @@ pub async fn route(
     inner: &[&str],
     incoming: &Incoming,
 ) -> Answer {
+    if inner == ["v1", "status"] {
+        return if incoming.reads() {
+            respond::ok(&shapes::status(gateway, escrow))
+        } else {
+            respond::wrong_method()
+        };
+    }
     let shape: Option<fn(&Escrow) -> Value> = match inner {
-        ["v1", "status"] => Some(shapes::status),
         ["v1", "state"] => Some(shapes::state),
         ["v1", "debug", "state"] => Some(shapes::debug_state),
         ["v1", "debug", "pending"] => Some(shapes::pending),
@@ -58,6 +64,12 @@ pub async fn route(
         return if incoming.reads() { respond::ok(&shape(escrow)) } else { respond::wrong_method() };
     }
     match inner {
+        ["v1", "debug", "perf"] if incoming.reads() => {
+            respond::ok(&gateway.perf.shape(&gateway.settings(), &escrow.params.group))
+        }
+        ["v1", "debug", "pairwise"] if incoming.reads() => {
+            respond::ok(&gateway.perf.pairwise_shape(&gateway.settings().redundancy))
+        }
         ["v1", "requests", id] if incoming.reads() => request(gateway, escrow, id),
         ["v1", "finalize"] if incoming.posts() => finalize(gateway, escrow).await,
         ["v1", "finalize"] if incoming.reads() => finalized(gateway, escrow),
@@ -65,7 +77,8 @@ pub async fn route(
         ["v1", "debug", "signatures", "collect"] if incoming.posts() => {
             collect(gateway, escrow, &incoming.query).await
         }
-        ["v1", "requests", _] | ["v1", "finalize"] | ["v1", "debug", "sync-hosts"] => respond::wrong_method(),
+        ["v1", "requests", _] | ["v1", "finalize"] => respond::wrong_method(),
+        ["v1", "debug", "sync-hosts" | "perf" | "pairwise"] => respond::wrong_method(),
         ["v1", "debug", "signatures", "collect"] => respond::wrong_method(),
         _ => respond::not_found(),
     }
@@ -77,7 +90,21 @@ fn request(gateway: &Gateway, escrow: &Escrow, id: &str) -> Answer {
         Err(error) => return respond::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     };
     let hidden = |found: &Found| matches!(found, Found::Race(row) if gateway.defect.hides(&row.outcome));
-    match found.filter(|found| !hidden(found)) {
+    let planted = |found: Found| match found {
+        Found::Race(mut row) => {
+            for attempt in &mut row.attempts {
+                if gateway.defect.names_foreign_host(&row.outcome) {
+                    "gonka1nobody".clone_into(&mut attempt.participant_key);
+                }
+                if gateway.defect.shows_future_nonce(attempt.nonce) {
+                    attempt.nonce += 1_000_000;
+                }
+            }
+            Found::Race(row)
+        }
+        alias => alias,
+    };
+    match found.filter(|found| !hidden(found)).map(planted) {
         Some(found) => respond::ok(&shapes::request(escrow, id, &found)),
         None => {
             let text = format!("request {id} not found for devshard {}", escrow.id());

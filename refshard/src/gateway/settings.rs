@@ -53,7 +53,7 @@ pub struct Disabled {
     pub new_url: String,
 }
 
-/// Reactions to failing participants. This gateway keeps no quarantine; the values are kept and shown.
+/// Reactions to failing participants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParticipantThrottle {
     pub request_burst: u64,
@@ -97,12 +97,24 @@ pub struct Perf {
     pub window_ms: u64,
 }
 
-/// Rotation of escrows; not done here, always off.
+/// Escrows of one model that a rotation keeps. All fields are required.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RotationModel {
+    pub model_id: String,
+    pub temp_count: u64,
+    pub target_count: u64,
+    pub amount: u64,
+    pub private_key_env: String,
+}
+
+/// Rotation of escrows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EscrowRotation {
     pub enabled: bool,
-    pub settlement_enabled: bool,
+    #[serde(default)]
+    pub models: Option<Vec<RotationModel>>,
     pub pre_poc_blocks: u64,
+    pub settlement_enabled: bool,
 }
 
 /// All settings, in the order of the real answer.
@@ -127,7 +139,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Defaults of contract gateway 9, but the policy, of which only `legacy` exists here.
+    /// Defaults of contract gateway 9, but the policy: one attempt per request is what a plan expects.
     #[must_use]
     pub fn defaults(chain_grpc: &str, public_api: &str, model: &str) -> Self {
         let half_hour_ms = 1_800_000;
@@ -162,10 +174,21 @@ impl Settings {
             perf: Perf { sample_size: 256, window_ms: 3_600_000 },
             escrow_rotation: EscrowRotation {
                 enabled: false,
-                settlement_enabled: false,
+                models: None,
                 pre_poc_blocks: 300,
+                settlement_enabled: false,
             },
         }
+    }
+
+    /// July samples pairs unless told otherwise, and its limit for answers without content is the execution
+    /// timeout, which is short here like every wait of the protocol.
+    pub fn july(&mut self, waits: crate::personality::Waits) {
+        let execution_ms = u64::from(waits.execution_s) * 1000;
+        "hybrid".clone_into(&mut self.redundancy.speed_policy);
+        self.redundancy.non_stream_no_content_timeout_ms = execution_ms.max(1);
+        self.redundancy.non_stream_max_attempt_wait_ms = (execution_ms * 3 / 2).max(1);
+        self.redundancy.streaming_attempt_hard_timeout_ms = (execution_ms * 2).max(1);
     }
 
     /// The settings after a partial update. Unknown fields do nothing, lists are replaced as a whole.
@@ -244,14 +267,43 @@ impl Settings {
             let text = "redundancy.non_stream_max_attempt_wait_ms must not be below non_stream_no_content_timeout_ms";
             return Err(text.to_owned());
         }
-        if race.speed_policy != "legacy" {
-            return Err(format!(
-                "redundancy.speed_policy {:?} is not carried out by this gateway, only \"legacy\" is",
-                race.speed_policy
-            ));
+        if !["legacy", "hybrid", "pairwise"].contains(&race.speed_policy.as_str()) {
+            return Err(format!("redundancy.speed_policy {:?} is unknown", race.speed_policy));
         }
-        if self.escrow_rotation.enabled {
-            return Err("escrow_rotation is not carried out by this gateway".to_owned());
+        let open = |value: f64| value > 0.0 && value < 1.0;
+        let shares = [
+            ("redundancy.parallel_advantage_threshold", open(race.parallel_advantage_threshold)),
+            (
+                "redundancy.unresponsive_threshold",
+                race.unresponsive_threshold > 0.0 && race.unresponsive_threshold <= 1.0,
+            ),
+            ("redundancy.pairwise_budget_percentile", open(race.pairwise_budget_percentile)),
+            ("redundancy.pairwise_winner_hold_min_speedup", open(race.pairwise_winner_hold_min_speedup)),
+        ];
+        if let Some((name, _)) = shares.into_iter().find(|(_, fits)| !fits) {
+            return Err(format!("{name} is out of range"));
+        }
+        self.check_rotation()
+    }
+
+    fn check_rotation(&self) -> Result<(), String> {
+        let rotation = &self.escrow_rotation;
+        let models = rotation.models.as_deref().unwrap_or_default();
+        if rotation.enabled && models.is_empty() {
+            return Err("escrow_rotation.models is needed while rotation is enabled".to_owned());
+        }
+        for model in models {
+            if model.target_count == 0 || model.amount == 0 || model.model_id.is_empty() {
+                return Err(format!("escrow_rotation.models {:?}: a count or amount is 0", model.model_id));
+            }
+            // There is one creator here, and its key has one name.
+            if model.private_key_env != super::CREATOR_KEY_VARIABLE {
+                return Err(format!(
+                    "escrow_rotation.models {:?}: private_key_env must be {}",
+                    model.model_id,
+                    super::CREATOR_KEY_VARIABLE
+                ));
+            }
         }
         Ok(())
     }
@@ -332,7 +384,8 @@ mod tests {
             json!([1]),
             json!({"redundancy": {"receipt_timeout_ms": 0}}),
             json!({"redundancy": {"receipt_timeout_ms": "soon"}}),
-            json!({"redundancy": {"speed_policy": "hybrid"}}),
+            json!({"redundancy": {"speed_policy": "fastest"}}),
+            json!({"redundancy": {"parallel_advantage_threshold": 1.0}}),
             json!({"redundancy": {"non_stream_max_attempt_wait_ms": 1}}),
             json!({"default_request_max_tokens": 5000}),
             json!({"escrow_rotation": {"enabled": true}}),

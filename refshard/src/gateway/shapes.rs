@@ -9,8 +9,8 @@ use wire::devshard::{Tx, TxKind};
 
 use super::Gateway;
 use super::accounting::{AttemptRow, Found, RequestRow};
+use super::capacity;
 use super::escrow::Escrow;
-use super::limiter;
 use super::store::Registered;
 use super::sync::quorum;
 use crate::clock;
@@ -27,28 +27,38 @@ pub fn time_of(unix_ns: u64) -> String {
 }
 
 /// Status of one escrow.
-pub fn status(escrow: &Escrow) -> Value {
+pub fn status(gateway: &Gateway, escrow: &Escrow) -> Value {
+    let view = gateway.gate.view();
     let config = serde_json::to_value(&escrow.params.config).expect("settings are plain data");
-    escrow.with_state(|state| {
+    let back = u64::from(gateway.defect.shows_nonce_back(clock::unix_s().unsigned_abs()));
+    let mut status = escrow.with_state(|state| {
         json!({
             "escrow_id": escrow.id(),
-            "nonce": state.nonce(),
+            "nonce": state.nonce().saturating_sub(back),
             "phase": state.phase().name(),
             "balance": state.balance(),
-            "chain_phase": "Inference",
-            "requests_blocked": false,
+            "chain_phase": view.shown_phase(),
+            "requests_blocked": view.block_reason().is_some(),
             "config": config,
         })
-    })
+    });
+    // Left out while empty, as in the real answer.
+    if !view.confirmation.is_empty() {
+        status["confirmation_poc_phase"] = view.confirmation.clone().into();
+    }
+    if let Some(reason) = view.block_reason() {
+        status["block_reason"] = reason.into();
+    }
+    status
 }
 
 /// Status of a gateway with no escrow or several.
 pub fn gateway_status(gateway: &Gateway) -> Value {
     let residents = gateway.residents();
     json!({
-        "capacity": capacity(gateway),
-        "devshards": residents.iter().map(|escrow| runtime(escrow)).collect::<Vec<_>>(),
-        "limiter": limiter_state(gateway),
+        "capacity": capacity::shape(gateway),
+        "devshards": residents.iter().map(|escrow| runtime(gateway, escrow)).collect::<Vec<_>>(),
+        "limiter": capacity::limiter(gateway),
         "mode": "gateway",
         "runtimes": residents.len(),
     })
@@ -59,9 +69,9 @@ pub fn admin_state(gateway: &Gateway) -> Value {
     let rows = gateway.store.registered().unwrap_or_default();
     let devshards: Vec<Value> = rows.iter().map(|row| devshard(gateway, row)).collect();
     json!({
-        "capacity": capacity(gateway),
+        "capacity": capacity::shape(gateway),
         "devshards": devshards,
-        "limiter": limiter_state(gateway),
+        "limiter": capacity::limiter(gateway),
         "settings": *gateway.settings(),
     })
 }
@@ -82,14 +92,19 @@ fn devshard(gateway: &Gateway, row: &Registered) -> Value {
         "created_at": time_of(row.created_ns),
         "updated_at": time_of(row.updated_ns),
     });
+    if let Ok(Some((role, epoch))) = gateway.store.role(id) {
+        entry["rotation_role"] = role.into();
+        entry["rotation_epoch"] = epoch.into();
+    }
     if let Some(escrow) = gateway.resident(id) {
-        entry["runtime"] = runtime(&escrow);
+        entry["runtime"] = runtime(gateway, &escrow);
     }
     entry
 }
 
 /// A resident escrow in lists; zeros are left out where the real program leaves them out.
-fn runtime(escrow: &Escrow) -> Value {
+fn runtime(gateway: &Gateway, escrow: &Escrow) -> Value {
+    let view = gateway.gate.view();
     let mut entry = Map::new();
     entry.insert("id".into(), escrow.id().into());
     entry.insert("model".into(), escrow.model.clone().into());
@@ -106,88 +121,9 @@ fn runtime(escrow: &Escrow) -> Value {
     entry.insert("session_version".into(), escrow.params.protocol_version.clone().into());
     entry.insert("active_requests".into(), escrow.active_requests.load(Ordering::Acquire).into());
     entry.insert("reserved_tokens".into(), escrow.reserved_tokens.load(Ordering::Acquire).into());
-    entry.insert("chain_phase".into(), "Inference".into());
-    entry.insert("requests_blocked".into(), false.into());
+    entry.insert("chain_phase".into(), view.shown_phase().into());
+    entry.insert("requests_blocked".into(), view.block_reason().is_some().into());
     Value::Object(entry)
-}
-
-fn limiter_state(gateway: &Gateway) -> Value {
-    let settings = gateway.settings();
-    let usage = gateway.limiter.usage();
-    let model = &gateway.config.model;
-    let hosts = gateway.host_count();
-    let caps = limiter::caps(&settings, model);
-    let (requests, tokens) = (caps.requests.unwrap_or(0), caps.tokens.unwrap_or(0));
-    let of_model = gateway.limiter.usage_of(model);
-    json!({
-        "in_flight_requests": usage.requests,
-        "in_flight_input_tokens": usage.tokens,
-        "max_concurrent_requests": settings.max_concurrent_requests,
-        "max_input_tokens_in_flight": settings.max_input_tokens_in_flight,
-        "effective_max_concurrent_requests": settings.max_concurrent_requests,
-        "effective_max_input_tokens_in_flight": settings.max_input_tokens_in_flight,
-        "scale_factor": 1,
-        "models": { model: {
-            "in_flight_requests": of_model.requests,
-            "in_flight_input_tokens": of_model.tokens,
-            "max_concurrent_requests": requests,
-            "max_input_tokens_in_flight": tokens,
-            "effective_max_concurrent_requests": requests,
-            "effective_max_input_tokens_in_flight": tokens,
-            "capacity_cap_requests": requests,
-            "current_capacity_cap_requests": requests,
-            "capacity_cap_input_tokens": tokens,
-            "current_capacity_cap_input_tokens": tokens,
-            "scale_factor": 1,
-            "current_weight": hosts,
-            "baseline_weight": hosts,
-        } },
-    })
-}
-
-fn capacity(gateway: &Gateway) -> Value {
-    let hosts = gateway.host_count();
-    let residents = gateway.residents();
-    let active: Vec<_> = residents.iter().filter(|escrow| escrow.active.load(Ordering::Acquire)).collect();
-    let share = super::counts::number(hosts as u64) / super::counts::number(active.len().max(1) as u64);
-    let weights: Map<String, Value> =
-        active.iter().map(|escrow| (escrow.id().to_owned(), json!(share))).collect();
-    let routable = active.iter().filter(|escrow| escrow.unavailable().is_none()).count();
-    let model = &gateway.config.model;
-    json!({
-        "total_weight": hosts,
-        "baseline_weight": hosts,
-        "lost_weight": 0,
-        "scale_factor": 1,
-        "available_percent": 100,
-        "lost_percent": 0,
-        "host_count": hosts,
-        "available_host_count": hosts,
-        "unavailable_host_count": 0,
-        "current_weight_matched_hosts": 0,
-        "current_weight_fallback_hosts": hosts,
-        "baseline_weight_matched_hosts": 0,
-        "baseline_weight_fallback_hosts": hosts,
-        "observed_current_weight_keys": 0,
-        "observed_full_weight_keys": 0,
-        "escrow_weights": weights,
-        "models": { model: {
-            "total_weight": hosts,
-            "current_weight": hosts,
-            "full_weight": hosts,
-            "baseline_weight": hosts,
-            "lost_weight": 0,
-            "scale_factor": 1,
-            "limit_share": 1,
-            "available_percent": 100,
-            "lost_percent": 0,
-            "active_devshards": active.len(),
-            "routable_devshards": routable,
-            "routable": routable > 0,
-            "access_enabled": true,
-            "access_mode": gateway.settings().access_of(model),
-        } },
-    })
 }
 
 /// Session, group, statistics.
@@ -397,6 +333,7 @@ fn joined(attempt: &AttemptRow, is_winner: bool, live: Option<&Inference>) -> Va
     if let Some(record) = live {
         entry.insert("model".into(), record.model.clone().into());
         let fields = [
+            ("executor_slot", u64::from(record.executor_slot)),
             ("input_length", record.input_length),
             ("max_tokens", record.max_tokens),
             ("input_tokens", record.input_tokens),
@@ -414,40 +351,29 @@ fn joined(attempt: &AttemptRow, is_winner: bool, live: Option<&Inference>) -> Va
     Value::Object(entry)
 }
 
-/// Throttle view of an escrow. This gateway throttles nobody.
-pub fn participants(gateway: &Gateway, row: &Registered) -> Value {
-    let burst = gateway.settings().participant_throttle.request_burst;
-    let mut slots: BTreeMap<&str, u64> = BTreeMap::new();
-    for address in &row.params.group {
-        *slots.entry(address).or_default() += 1;
-    }
-    let participants: Vec<Value> = slots
-        .iter()
-        .map(|(address, count)| {
-            json!({
-                "participant_key": address,
-                "slot_count": count,
-                "tracked": false,
-                "quarantined": false,
-                "blocked": false,
-                "request_allowed": true,
-                "available_for_capacity": true,
-                "tokens": burst,
-                "burst": burst,
-            })
-        })
-        .collect();
-    let escrow = gateway.resident(&row.params.escrow_id);
+/// `/v1/debug/memstats`. This program is not Go: what has no like here is 0.
+pub fn memstats(gateway: &Gateway) -> Value {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let page = |place: usize| {
+        let pages = pages.split_whitespace().nth(place).and_then(|text| text.parse::<u64>().ok());
+        pages.unwrap_or(0).saturating_mul(4096)
+    };
+    let (size, resident) = (page(0), page(1));
+    let races = gateway.residents().iter().map(|one| one.cleanups.load(Ordering::Acquire)).sum::<u64>();
     json!({
-        "active": row.active,
-        "active_requests": escrow.map_or(0, |escrow| escrow.active_requests.load(Ordering::Acquire)),
-        "available_count": participants.len(),
-        "blocked_count": 0,
-        "id": row.params.escrow_id,
-        "model": row.model,
-        "participant_count": participants.len(),
-        "participants": participants,
-        "quarantined_count": 0,
+        "gc_cpu_fraction": 0.0,
+        "heap_alloc": resident,
+        "heap_idle": 0,
+        "heap_inuse": resident,
+        "heap_objects": 0,
+        "heap_released": 0,
+        "heap_sys": size,
+        "loaded_runtimes": gateway.residents().len(),
+        "next_gc": 0,
+        "num_gc": 0,
+        "num_goroutine": races,
+        "stack_inuse": 0,
+        "sys": size,
     })
 }
 

@@ -21,6 +21,13 @@ CREATE TABLE IF NOT EXISTS diffs (
 CREATE TABLE IF NOT EXISTS signatures (
   escrow_id TEXT NOT NULL, nonce INTEGER NOT NULL, slot INTEGER NOT NULL, sig BLOB NOT NULL,
   PRIMARY KEY (escrow_id, nonce, slot)) STRICT;
+CREATE TABLE IF NOT EXISTS participant_throttle_state (
+  participant_key TEXT PRIMARY KEY, mode TEXT NOT NULL, reason TEXT NOT NULL, until_ns INTEGER NOT NULL,
+  strikes INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS gateway_suspicious_hosts (
+  participant_key TEXT PRIMARY KEY, note TEXT NOT NULL, created_ns INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS gateway_rotation_roles (
+  id TEXT PRIMARY KEY, role TEXT NOT NULL, epoch INTEGER NOT NULL) STRICT;
 ";
 
 /// Why the database did not do what was asked.
@@ -188,6 +195,129 @@ impl Store {
             Ok((row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?, row.get(2)?))
         })?;
         Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Takes an escrow out of the registry, with its steps and signatures.
+    pub fn remove(&self, escrow_id: &str) -> Result<(), StoreError> {
+        let mut connection = self.lock();
+        let transaction = connection.transaction()?;
+        for (table, key) in [
+            ("gateway_devshards", "id"),
+            ("diffs", "escrow_id"),
+            ("signatures", "escrow_id"),
+            ("gateway_rotation_roles", "id"),
+        ] {
+            transaction.execute(&format!("DELETE FROM {table} WHERE {key} = ?1"), [escrow_id])?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// Takes over steps and signatures of a session out of another database, all or nothing.
+    pub fn copy_session(&self, from: &Self, escrow_id: &str) -> Result<(), StoreError> {
+        let (diffs, signatures) = (from.diffs(escrow_id)?, from.signatures(escrow_id)?);
+        let mut connection = self.lock();
+        let transaction = connection.transaction()?;
+        for diff in diffs {
+            transaction.execute(
+                "INSERT INTO diffs (escrow_id, nonce, txs, user_sig, post_state_root)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![escrow_id, integer(diff.nonce), diff.txs.0, diff.user_sig.0, diff.post_state_root.0],
+            )?;
+        }
+        for (nonce, slot, sig) in signatures {
+            transaction.execute(
+                "INSERT INTO signatures (escrow_id, nonce, slot, sig) VALUES (?1, ?2, ?3, ?4)",
+                params![escrow_id, integer(nonce), slot, sig],
+            )?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// Throttle rows: participant, mode, reason, end, strikes.
+    pub fn throttles(&self) -> Result<Vec<(String, String, String, u64, u64)>, StoreError> {
+        let connection = self.lock();
+        let mut select = connection.prepare_cached(
+            "SELECT participant_key, mode, reason, until_ns, strikes FROM participant_throttle_state",
+        )?;
+        let rows = select.query_map([], |row| {
+            let number = |index| row.get::<_, i64>(index).map(i64::unsigned_abs);
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, number(3)?, number(4)?))
+        })?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Keeps a throttle row; mode `none` takes it away.
+    pub fn put_throttle(
+        &self,
+        participant: &str,
+        (mode, reason, until_ns, strikes): (&str, &str, u64, u64),
+    ) -> Result<(), StoreError> {
+        let connection = self.lock();
+        if mode == "none" {
+            connection.execute(
+                "DELETE FROM participant_throttle_state WHERE participant_key = ?1",
+                [participant],
+            )?;
+            return Ok(());
+        }
+        connection.execute(
+            "INSERT OR REPLACE INTO participant_throttle_state
+             (participant_key, mode, reason, until_ns, strikes) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![participant, mode, reason, integer(until_ns), integer(strikes)],
+        )?;
+        Ok(())
+    }
+
+    /// The list of hosts that the admin lets win nothing: participant, note, time.
+    pub fn suspicious(&self) -> Result<Vec<(String, String, u64)>, StoreError> {
+        let connection = self.lock();
+        let mut select = connection.prepare_cached(
+            "SELECT participant_key, note, created_ns FROM gateway_suspicious_hosts ORDER BY participant_key",
+        )?;
+        let rows = select
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get::<_, i64>(2)?.unsigned_abs())))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Puts a host on the list, or takes it off when there is no note.
+    pub fn put_suspicious(
+        &self,
+        participant: &str,
+        note: Option<&str>,
+        now_ns: u64,
+    ) -> Result<(), StoreError> {
+        let connection = self.lock();
+        match note {
+            None => connection
+                .execute("DELETE FROM gateway_suspicious_hosts WHERE participant_key = ?1", [participant])?,
+            Some(note) => connection.execute(
+                "INSERT OR REPLACE INTO gateway_suspicious_hosts (participant_key, note, created_ns)
+                 VALUES (?1, ?2, ?3)",
+                params![participant, note, integer(now_ns)],
+            )?,
+        };
+        Ok(())
+    }
+
+    /// Role and epoch of an escrow that a rotation has made.
+    pub fn role(&self, escrow_id: &str) -> Result<Option<(String, u64)>, StoreError> {
+        let connection = self.lock();
+        let mut select =
+            connection.prepare_cached("SELECT role, epoch FROM gateway_rotation_roles WHERE id = ?1")?;
+        let role =
+            select.query_row([escrow_id], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?.unsigned_abs())));
+        Ok(role.optional()?)
+    }
+
+    /// Keeps role and epoch of an escrow.
+    pub fn put_role(&self, escrow_id: &str, role: &str, epoch: u64) -> Result<(), StoreError> {
+        self.lock().execute(
+            "INSERT OR REPLACE INTO gateway_rotation_roles (id, role, epoch) VALUES (?1, ?2, ?3)",
+            params![escrow_id, role, integer(epoch)],
+        )?;
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {

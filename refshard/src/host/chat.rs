@@ -21,10 +21,14 @@ use super::track::{ChatTrack, Operation, Terminal};
 use super::validate;
 use crate::clock;
 use crate::logline::{Level, LogLine};
+use crate::personality::Personality;
 use crate::transport::{ChatRequest, Meta, MetaEvent, ReceiptEvent};
 
 /// Frames that may wait for a slow reader.
 const FRAMES_MAX: usize = 256;
+/// Time between a finish and the meta that carries it to its own request, in July: what that host does in
+/// between lets another request's answer bring the finish first (finding J3).
+const META_LAG: Duration = Duration::from_millis(2);
 /// A reader that takes nothing for so long counts as gone.
 const READER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -59,6 +63,10 @@ pub async fn chat(
     body: &Bytes,
 ) -> Response<Body> {
     let mut operation = Operation::begin(host, "devshardd.inference");
+    let chats = host.chats.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+    if host.defect.dies_at(chats) {
+        std::process::exit(1);
+    }
     let session = match resolve_and_authenticate(host, escrow_id, headers, body).await {
         Ok(session) => session,
         Err(refusal) => {
@@ -80,7 +88,9 @@ pub async fn chat(
             return Refusal::new(StatusCode::BAD_REQUEST, text).response();
         }
     };
-    let prepared = match session.prepare(&request, host.limits(), clock::unix_s()) {
+    let refreshed = if host.has_replicas() { session.refresh() } else { Ok(()) };
+    let prepared = refreshed.and_then(|()| session.prepare(&request, host.limits(), clock::unix_s()));
+    let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             let refusal = refuse(host, escrow_id, &error);
@@ -145,6 +155,9 @@ async fn answer(
     };
     // No meta after a failed execution: its absence is the sign on the wire (contract hosts 2.3).
     if terminal.terminal != "execution_no_finish" {
+        if host.config.personality == Personality::July && terminal.terminal == "finish_published" {
+            tokio::time::sleep(META_LAG).await;
+        }
         frames.event(&MetaEvent { devshard_meta: Meta { mempool: session.mempool() } }).await;
         validate::collect(&host, &session);
     }

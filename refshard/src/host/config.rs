@@ -22,8 +22,22 @@ pub struct HostConfig {
     pub chain_grpc: String,
     /// gRPC of the node allocator for this host, `host:port`.
     pub dapi_grpc: String,
-    /// SQLite file; made when missing.
+    /// Websocket and RPC of the chain, `host:port`; without it the epoch is asked for and settlements are not
+    /// heard of.
+    #[serde(default)]
+    pub chain_rpc: Option<String>,
+    /// SQLite file; made when missing. Replicas of one participant share it.
     pub database: PathBuf,
+    /// Postgres with the validation leases of the participant, such as `postgres://user@127.0.0.1:5432/name`;
+    /// without it there are no leases and no replicas.
+    #[serde(default)]
+    pub postgres_url: Option<String>,
+    /// How long a lease holds, in milliseconds (30 min in July; short here like the waits).
+    #[serde(default = "lease_ttl_ms")]
+    pub lease_ttl_ms: u64,
+    /// Pause between two looks at stale leases, in milliseconds (5 min in July).
+    #[serde(default = "lease_retry_ms")]
+    pub lease_retry_ms: u64,
     /// Validations at one time.
     #[serde(default = "validations")]
     pub validation_concurrency: usize,
@@ -43,6 +57,14 @@ pub struct HostConfig {
 
 fn any_port() -> String {
     "127.0.0.1:0".to_owned()
+}
+
+const fn lease_ttl_ms() -> u64 {
+    10_000
+}
+
+const fn lease_retry_ms() -> u64 {
+    2_000
 }
 
 const fn validations() -> usize {
@@ -98,6 +120,8 @@ impl HostConfig {
             .map_err(|source| ConfigError::Parse { path: path.to_owned(), source })?;
         let problem = if config.validation_concurrency == 0 {
             Some("validation_concurrency must be at least 1")
+        } else if config.lease_ttl_ms == 0 || config.lease_retry_ms == 0 {
+            Some("lease_ttl_ms and lease_retry_ms must be at least 1")
         } else if !config.route_prefix.starts_with('/') || config.route_prefix.ends_with('/') {
             Some("route_prefix must begin with a slash and end without one")
         } else {

@@ -1,14 +1,7 @@
 //! Planted defects of a host, all in this place (selftest, layer M). Without the feature
 //! `planted-defects` the only value is [`Defect::None`], and the flag does not exist.
 //!
-//! | id | what it does | must fire |
-//! |---|---|---|
-//! | `drop-finish` | never publishes the finish of an id that is a multiple of 7 | A1, A6 |
-//! | `double-validation` | publishes every validation a second time under another signature | A5 (commit half) |
-//! | `stale-replica` | shows diffs and statistics three steps late | A7 (lag) |
-//! | `flip-balance` | shows a wrong state hash at multiples of 5 | A7 (divergence) |
-//! | `stuck-inflight` | the in-flight gauge never falls below 1 after the first request | A8 |
-//! | `unlocked-call` | calls a known node without an acquisition for every fifth id | A11 |
+//! What each does and which assertion it must trip stands in `crate::defects`.
 
 use crate::signing::Signer;
 
@@ -20,24 +13,51 @@ pub enum Defect {
     #[default]
     #[cfg_attr(feature = "planted-defects", value(skip))]
     None,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     DropFinish,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     DoubleValidation,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     StaleReplica,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     FlipBalance,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     StuckInflight,
-    /// See the table above.
+    /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     UnlockedCall,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    IgnoreLease,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    StealLease,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    LateSubmit,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    OrphanReceipt,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    ForeignFinish,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    Deaf,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    RewrittenStep,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    SilentDeath,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    FlappingHealth,
 }
 
 #[cfg(feature = "planted-defects")]
@@ -84,6 +104,60 @@ impl Defect {
     pub fn calls_unlocked(self, inference_id: u64) -> bool {
         self == Self::UnlockedCall && inference_id.is_multiple_of(5)
     }
+
+    /// `ignore-lease`.
+    #[must_use]
+    pub fn ignores_leases(self) -> bool {
+        self == Self::IgnoreLease
+    }
+
+    /// `steal-lease`.
+    #[must_use]
+    pub fn steals_leases(self) -> bool {
+        self == Self::StealLease
+    }
+
+    /// `late-submit`.
+    #[must_use]
+    pub fn submits_late(self) -> bool {
+        self == Self::LateSubmit
+    }
+
+    /// `orphan-receipt`.
+    #[must_use]
+    pub fn leaves_receipt(self, inference_id: u64) -> bool {
+        self == Self::OrphanReceipt && inference_id.is_multiple_of(9)
+    }
+
+    /// `foreign-finish`: the session named in a second finish.
+    #[must_use]
+    pub fn foreign_escrow(self, inference_id: u64) -> Option<&'static str> {
+        (self == Self::ForeignFinish && inference_id.is_multiple_of(8)).then_some("999999")
+    }
+
+    /// `deaf`.
+    #[must_use]
+    pub fn goes_deaf(self) -> bool {
+        self == Self::Deaf
+    }
+
+    /// `rewritten-step`.
+    #[must_use]
+    pub fn rewrites_step(self, nonce: u64) -> bool {
+        self == Self::RewrittenStep && nonce.is_multiple_of(7)
+    }
+
+    /// `silent-death`.
+    #[must_use]
+    pub fn dies_at(self, chats: u64) -> bool {
+        self == Self::SilentDeath && chats >= 40
+    }
+
+    /// `flapping-health`.
+    #[must_use]
+    pub fn is_unwell(self, second: u64) -> bool {
+        self == Self::FlappingHealth && second.is_multiple_of(3)
+    }
 }
 
 #[cfg(not(feature = "planted-defects"))]
@@ -110,6 +184,42 @@ impl Defect {
     }
 
     pub(super) const fn calls_unlocked(self, _inference_id: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn ignores_leases(self) -> bool {
+        false
+    }
+
+    pub(super) const fn steals_leases(self) -> bool {
+        false
+    }
+
+    pub(super) const fn submits_late(self) -> bool {
+        false
+    }
+
+    pub(super) const fn leaves_receipt(self, _inference_id: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn foreign_escrow(self, _inference_id: u64) -> Option<&'static str> {
+        None
+    }
+
+    pub(super) const fn goes_deaf(self) -> bool {
+        false
+    }
+
+    pub(super) const fn rewrites_step(self, _nonce: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn dies_at(self, _chats: u64) -> bool {
+        false
+    }
+
+    pub(super) const fn is_unwell(self, _second: u64) -> bool {
         false
     }
 }

@@ -45,6 +45,9 @@ pub async fn execute(job: &Job<'_>, frames: &mut Frames) -> Result<(), Terminal>
     let Job { host, session, id, payload, request_id } = *job;
     let body = execution_body(&payload.prompt.0, id, &host.nodes.settings().logprobs_mode)
         .map_err(|error| Terminal::orphan("modify_request_err", "runtime.execute", error.to_string()))?;
+    if host.defect.leaves_receipt(id) {
+        return Err(Terminal::orphan("process_response_err", "runtime.execute", "not executed".to_owned()));
+    }
     let unlocked = host.defect.calls_unlocked(id).then(|| host.nodes.recall_unlocked()).flatten();
     let call = Call { host, path: "execute", model: &payload.model, body: &body, request_id };
     let response = call.run(unlocked).await?;
@@ -62,9 +65,15 @@ pub async fn execute(job: &Job<'_>, frames: &mut Frames) -> Result<(), Terminal>
             return Err(Terminal::orphan(error.reason(), "runtime.execute", error.to_string()));
         }
     };
+    // The marker says "complete", so it goes out only after the finish is durable. July sends it first.
+    let july = host.config.personality == Personality::July;
+    if july {
+        frames.line("data: [DONE]").await;
+    }
     publish(job, &answer)?;
-    // The marker says "complete", so it goes out only after the finish is durable.
-    frames.line("data: [DONE]").await;
+    if !july {
+        frames.line("data: [DONE]").await;
+    }
     Ok(())
 }
 
@@ -81,6 +90,7 @@ fn publish(job: &Job<'_>, answer: &Answer) -> Result<(), Terminal> {
     if host.defect.drops_finish(id) {
         return Ok(());
     }
+    propose_foreign(job, answer);
     let finish = MsgFinishInference {
         inference_id: id,
         response_hash: sha256(&answer.stored).to_vec(),
@@ -98,6 +108,23 @@ fn publish(job: &Job<'_>, answer: &Answer) -> Result<(), Terminal> {
     let waiting = u64::try_from(session.mempool_len()).unwrap_or(u64::MAX);
     host.metrics.set("devshard_mempool_size", &[("escrow_id", escrow_id)], counted(waiting));
     Ok(())
+}
+
+/// A second finish under another session's name, when that defect is planted; else nothing.
+fn propose_foreign(job: &Job<'_>, answer: &Answer) {
+    let Some(escrow_id) = job.host.defect.foreign_escrow(job.id) else { return };
+    let finish = MsgFinishInference {
+        inference_id: job.id,
+        response_hash: sha256(&answer.stored).to_vec(),
+        input_tokens: answer.input_tokens,
+        output_tokens: answer.output_tokens,
+        executor_slot: job.session.params.executor_slot(job.id),
+        proposer_sig: Vec::new(),
+        escrow_id: escrow_id.to_owned(),
+    };
+    let signed = proposer_signed_bytes(&Tx::FinishInference(finish.clone())).unwrap_or_default();
+    let finish = MsgFinishInference { proposer_sig: job.host.signer.sign(&signed), ..finish };
+    let _ = job.session.propose(Tx::FinishInference(finish));
 }
 
 /// One call at a model server, with rotation over nodes.
@@ -229,6 +256,16 @@ async fn relay(
         }
         return Err(AnswerError::Malformed(format!("model server answered {status}")));
     };
+    if let (Err(AnswerError::NoUsage), Personality::July) = (&answer, personality)
+        && let Ok(document) = serde_json::from_slice::<Map<String, Value>>(&bytes)
+    {
+        // July gives the answer to the client and has no finish for it (fixture ml-nousage-nonstream).
+        let mut document = document;
+        document.insert("id".into(), id.into());
+        let bytes = sorted_bytes(Value::Object(document));
+        frames.line(&format!("data: {}", String::from_utf8_lossy(&bytes))).await;
+        frames.line("data: [DONE]").await;
+    }
     let answer = answer?;
     *relayed = true;
     frames.line(&format!("data: {}", String::from_utf8_lossy(&answer.stored))).await;

@@ -12,12 +12,15 @@ mod chain;
 mod chat;
 mod config;
 mod defects;
+mod events;
 mod execute;
 mod families;
 mod judge;
+mod leases;
 mod mempool;
 mod nodes;
 mod reads;
+mod retry;
 mod routes;
 mod session;
 mod store;
@@ -27,6 +30,7 @@ mod votes;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +39,7 @@ use tokio::sync::Semaphore;
 
 pub use config::{ConfigError, HostConfig, KEY_VARIABLE};
 pub use defects::Defect;
+pub use leases::{Lease, LeaseError, Leases, Work};
 pub use mempool::Mempool;
 pub use store::{Store, StoreError, StoredSession};
 
@@ -45,6 +50,7 @@ use session::{HostSession, Limits, SessionError};
 use crate::clock;
 use crate::logline::{Level, LogLine};
 use crate::metrics::Metrics;
+use crate::personality::Personality;
 use crate::ready::prompt;
 use crate::request_id::RequestIds;
 use crate::signing::{Signer, SigningError};
@@ -104,6 +110,9 @@ pub struct Host {
     request_ids: RequestIds,
     sessions: Mutex<HashMap<String, Arc<HostSession>>>,
     validations: Semaphore,
+    leases: Option<Leases>,
+    /// Chat requests since the start.
+    chats: AtomicU64,
 }
 
 impl Host {
@@ -130,7 +139,7 @@ impl Host {
         let mut sessions = HashMap::new();
         for stored in store.sessions()? {
             let escrow_id = stored.params.escrow_id.clone();
-            match HostSession::load(stored, signer.clone(), store.clone()) {
+            match HostSession::load(stored, signer.clone(), store.clone(), config.personality) {
                 Ok(session) => drop(sessions.insert(escrow_id, Arc::new(session))),
                 Err(error) => LogLine::new(Level::Error, "skipping corrupt session")
                     .field("escrow_id", escrow_id)
@@ -138,7 +147,14 @@ impl Host {
                     .emit(),
             }
         }
+        let leases = config.postgres_url.clone().map(|url| {
+            let ttl = Duration::from_millis(config.lease_ttl_ms);
+            let stale_after = if defect.steals_leases() { Duration::from_millis(1) } else { ttl };
+            Leases::new(url, signer.address().to_owned(), ttl, stale_after)
+        });
         Ok(Arc::new(Self {
+            chats: AtomicU64::new(0),
+            leases,
             defect,
             chain: Chain::new(&config.chain_grpc).map_err(at(&config.chain_grpc))?,
             nodes: Nodes::new(&config.dapi_grpc).map_err(at(&config.dapi_grpc))?,
@@ -173,8 +189,14 @@ impl Host {
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), HostError> {
-        let followers =
-            [tokio::spawn(follow_epoch(self.clone())), tokio::spawn(follow_settings(self.clone()))];
+        let mut followers = vec![tokio::spawn(follow_settings(self.clone()))];
+        followers.push(match self.config.chain_rpc.clone() {
+            Some(rpc) => tokio::spawn(events::follow(self.clone(), rpc)),
+            None => tokio::spawn(follow_epoch(self.clone())),
+        });
+        if self.leases.is_some() {
+            followers.push(tokio::spawn(retry::follow(self.clone())));
+        }
         let (stopping, stopped) = tokio::sync::oneshot::channel();
         let stop = async move {
             stop.await;
@@ -204,8 +226,36 @@ impl Host {
         }
     }
 
+    /// A session that is in memory or, for whoever is not July, in the database: a replica may have made it,
+    /// or a settlement taken it out of memory.
     fn session(&self, escrow_id: &str) -> Option<Arc<HostSession>> {
-        self.lock_sessions().get(escrow_id).cloned()
+        if let Some(session) = self.lock_sessions().get(escrow_id) {
+            return Some(session.clone());
+        }
+        if self.config.personality == Personality::July {
+            return None;
+        }
+        let stored = self.store.session(escrow_id).ok()??;
+        self.create(stored).ok()
+    }
+
+    /// Whether other processes write the same database.
+    const fn has_replicas(&self) -> bool {
+        self.leases.is_some()
+    }
+
+    /// The chain has settled an escrow: its session leaves memory. What still runs in it goes on, and here the
+    /// next touch brings it back from the database; July begins it anew at nonce 0 (finding J21).
+    fn settled(&self, escrow_id: &str) {
+        if let Err(error) = self.store.put_settled(escrow_id) {
+            LogLine::new(Level::Error, "settled session not marked")
+                .field("escrow_id", escrow_id)
+                .field("error", error)
+                .emit();
+        }
+        if self.lock_sessions().remove(escrow_id).is_some() {
+            LogLine::new(Level::Info, "session closed by settlement").field("escrow_id", escrow_id).emit();
+        }
     }
 
     /// Asks the chain for an escrow that is not known here. Nothing is stored yet.
@@ -223,7 +273,12 @@ impl Host {
         }
         self.store.add_session(&stored)?;
         let escrow_id = stored.params.escrow_id.clone();
-        let session = Arc::new(HostSession::load(stored, self.signer.clone(), self.store.clone())?);
+        let (signer, store, personality) = (self.signer.clone(), self.store.clone(), self.config.personality);
+        let session = match personality {
+            Personality::Intended => HostSession::load(stored, signer, store, personality)?,
+            Personality::July => HostSession::empty(stored, signer, store, personality),
+        };
+        let session = Arc::new(session);
         sessions.insert(escrow_id, session.clone());
         Ok(session)
     }

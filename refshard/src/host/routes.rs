@@ -17,6 +17,7 @@ use super::session::HostSession;
 use super::track::Operation;
 use super::votes;
 use crate::clock;
+use crate::logline::{Level, LogLine};
 use crate::transport::{REQUEST_ID_HEADER, VerifyTimeoutRequest};
 
 /// Largest body that is read. The real host sets no limit; a catch-up of a long session has some megabytes.
@@ -49,7 +50,7 @@ fn routes() -> Router<Arc<Host>> {
         .route("/sessions/{id}/payloads", get(payloads))
         .route("/stats/shards", get(shards))
         .route("/stats/shards/{id}", get(shard))
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
 }
 
@@ -123,10 +124,22 @@ async fn shards(State(host): Shared) -> Response<Body> {
 }
 
 async fn shard(State(host): Shared, Path(id): Path<String>) -> Response<Body> {
-    match host.session(&id) {
-        Some(session) => json_response(&reads::shard(&host, &session)),
+    // A settled session is gone for statistics, whatever the database still knows of it.
+    let known = host.session(&id).filter(|_| !host.store.is_settled(&id).unwrap_or(false));
+    match known {
+        Some(session) => {
+            refresh(&host, &session);
+            json_response(&reads::shard(&host, &session))
+        }
         None => Refusal::new(StatusCode::NOT_FOUND, "shard not found").response(),
     }
+}
+
+async fn healthz(State(host): Shared) -> Response<Body> {
+    if host.defect.is_unwell(clock::unix_s().unsigned_abs()) {
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unwell").response();
+    }
+    axum::response::IntoResponse::into_response("ok")
 }
 
 async fn metrics(State(host): Shared) -> Response<Body> {
@@ -146,7 +159,10 @@ fn session_read(
 ) -> Response<Body> {
     let mut operation = Operation::begin(host, operation);
     let result = match host.session(escrow_id) {
-        Some(session) => read(&session),
+        Some(session) => {
+            refresh(host, &session);
+            read(&session)
+        }
         None => Err(Refusal::new(StatusCode::NOT_FOUND, "session not found")),
     };
     let response = match result {
@@ -157,6 +173,18 @@ fn session_read(
         }
     };
     with_request_id(response, &request_id(host, headers))
+}
+
+/// A read shows what every replica has done; one that cannot be brought up to date shows what it knows.
+fn refresh(host: &Host, session: &HostSession) {
+    if host.has_replicas()
+        && let Err(error) = session.refresh()
+    {
+        LogLine::new(Level::Warn, "session not refreshed")
+            .field("escrow_id", &session.params.escrow_id)
+            .field("error", error)
+            .emit();
+    }
 }
 
 fn json_response(value: &Value) -> Response<Body> {

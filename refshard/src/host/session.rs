@@ -12,6 +12,7 @@ use wire::devshard::{
 
 use super::mempool::Mempool;
 use super::store::{Store, StoreError, StoredSession};
+use crate::personality::Personality;
 use crate::signing::{Signer, sha256, signer_of};
 use crate::state::{Inference, Phase, Session, SessionParams, StateError, Status, Trust};
 use crate::transport::{Base64, ChatRequest, Diff, DiffRecord, Payload, Receipt};
@@ -140,7 +141,19 @@ pub struct HostSession {
     pub slots: Vec<u32>,
     signer: Arc<Signer>,
     store: Arc<Store>,
+    personality: Personality,
     inner: Mutex<Inner>,
+}
+
+impl Inner {
+    /// A sequenced entry that gives validators something to decide about.
+    fn note(&mut self, tx: &Tx) {
+        if let Tx::FinishInference(_) | Tx::Validation(_) = tx
+            && let Some(id) = tx.inference_id()
+        {
+            self.undecided.insert(id);
+        }
+    }
 }
 
 impl HostSession {
@@ -148,36 +161,96 @@ impl HostSession {
     ///
     /// # Errors
     /// When the database cannot be read, or a step does not give its stored root.
-    pub fn load(stored: StoredSession, signer: Arc<Signer>, store: Arc<Store>) -> Result<Self, SessionError> {
+    pub fn load(
+        stored: StoredSession,
+        signer: Arc<Signer>,
+        store: Arc<Store>,
+        personality: Personality,
+    ) -> Result<Self, SessionError> {
+        let session = Self::empty(stored, signer, store, personality);
+        {
+            let mut inner = session.lock();
+            session.replay(&mut inner)?;
+            // July keeps its mempool in memory alone and loses it with the process.
+            if personality == Personality::Intended {
+                session.read_mempool(&mut inner)?;
+            }
+            let disputed =
+                |record: &Inference| matches!(record.status, Status::Finished | Status::Challenged);
+            let live = inner.state.live().iter();
+            inner.undecided = live.filter(|(_, record)| disputed(record)).map(|(id, _)| *id).collect();
+        }
+        Ok(session)
+    }
+
+    /// A session at nonce 0, whatever the database has.
+    #[must_use]
+    pub fn empty(
+        stored: StoredSession,
+        signer: Arc<Signer>,
+        store: Arc<Store>,
+        personality: Personality,
+    ) -> Self {
         let StoredSession { epoch_id, params } = stored;
-        let mut state = Session::new(params.clone());
-        for record in store.diffs(&params.escrow_id, 1, u64::MAX)? {
-            let nonce = record.diff.nonce;
-            let txs =
-                decode_diff(&record.diff.txs.0).map_err(|error| SessionError::Decode(error.to_string()))?;
-            state
-                .apply(nonce, &txs.txs, Some(&record.state_hash.0), Trust::OwnLog)
-                .map_err(|source| SessionError::Apply { nonce, source })?;
-        }
-        let mut mempool = Mempool::default();
-        for bytes in store.mempool(&params.escrow_id)? {
-            let entry = decode_tx(&bytes).map_err(|error| SessionError::Decode(error.to_string()))?;
-            mempool_insert(&mut mempool, entry);
-        }
         let own = |slot: &u32| params.address_of(*slot) == Some(signer.address());
         let slots = (0..u32::try_from(params.group.len()).unwrap_or(u32::MAX)).filter(own).collect();
-        let disputed = |record: &Inference| matches!(record.status, Status::Finished | Status::Challenged);
-        let undecided =
-            state.live().iter().filter(|(_, record)| disputed(record)).map(|(id, _)| *id).collect();
         let inner = Inner {
-            state,
-            mempool,
+            state: Session::new(params.clone()),
+            mempool: Mempool::default(),
             executing: BTreeSet::new(),
-            undecided,
+            undecided: BTreeSet::new(),
             tries: BTreeMap::new(),
             allowance: HashMap::new(),
         };
-        Ok(Self { params, epoch_id, slots, signer, store, inner: Mutex::new(inner) })
+        Self { params, epoch_id, slots, signer, store, personality, inner: Mutex::new(inner) }
+    }
+
+    /// Takes in what another replica has written to the shared database meanwhile. July never looks again
+    /// after its start (finding J11).
+    ///
+    /// # Errors
+    /// When the database cannot be read, or a step does not give its stored root.
+    pub fn refresh(&self) -> Result<(), SessionError> {
+        if self.personality == Personality::July {
+            return Ok(());
+        }
+        let mut inner = self.lock();
+        self.replay(&mut inner)?;
+        self.read_mempool(&mut inner)
+    }
+
+    /// Applies the stored steps that are new here.
+    fn replay(&self, inner: &mut Inner) -> Result<(), SessionError> {
+        let first = inner.state.nonce() + 1;
+        for record in self.store.diffs(&self.params.escrow_id, first, u64::MAX)? {
+            let nonce = record.diff.nonce;
+            let txs =
+                decode_diff(&record.diff.txs.0).map_err(|error| SessionError::Decode(error.to_string()))?;
+            inner
+                .state
+                .apply(nonce, &txs.txs, Some(&record.state_hash.0), Trust::OwnLog)
+                .map_err(|source| SessionError::Apply { nonce, source })?;
+            for tx in txs.txs.iter().filter_map(|entry| entry.tx.as_ref()) {
+                inner.note(tx);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the mempool to what the database has.
+    fn read_mempool(&self, inner: &mut Inner) -> Result<(), SessionError> {
+        let stored = self.store.mempool(&self.params.escrow_id)?;
+        let known: BTreeSet<&[u8]> = stored.iter().map(Vec::as_slice).collect();
+        for bytes in inner.mempool.encoded() {
+            if !known.contains(bytes.0.as_slice()) {
+                inner.mempool.remove(&bytes.0);
+            }
+        }
+        for bytes in &stored {
+            let entry = decode_tx(bytes).map_err(|error| SessionError::Decode(error.to_string()))?;
+            mempool_insert(&mut inner.mempool, entry);
+        }
+        Ok(())
     }
 
     /// Takes one request out of the sender's allowance; false when it is used up.
@@ -262,11 +335,7 @@ impl HostSession {
             inner.mempool.remove(bytes);
         }
         for tx in content.txs.iter().filter_map(|entry| entry.tx.as_ref()) {
-            if let Tx::FinishInference(_) | Tx::Validation(_) = tx
-                && let Some(id) = tx.inference_id()
-            {
-                inner.undecided.insert(id);
-            }
+            inner.note(tx);
         }
         Ok(())
     }
@@ -438,6 +507,29 @@ impl HostSession {
             }
         }
         taken
+    }
+
+    /// Gives a candidate back: somebody else validates it, or nobody does after all.
+    pub fn drop_candidate(&self, id: u64, forget: bool) {
+        let mut inner = self.lock();
+        if forget {
+            inner.tries.remove(&id);
+        } else {
+            inner.tries.insert(id, VALIDATION_TRIES_MAX);
+        }
+    }
+
+    /// The record of a stale lease's inference, when it still waits for this participant's opinion.
+    #[must_use]
+    pub fn open_candidate(&self, id: u64) -> Option<Candidate> {
+        let inner = self.lock();
+        let record = inner.state.live().get(&id)?;
+        let spoken = self.slots.iter().any(|slot| record.validated_by.contains(slot))
+            || inner.mempool.txs().any(|tx| {
+                matches!(tx, Tx::Validation(_) | Tx::ValidationVote(_)) && tx.inference_id() == Some(id)
+            });
+        let open = matches!(record.status, Status::Finished | Status::Challenged);
+        (open && !spoken).then(|| Candidate { id, record: record.clone() })
     }
 
     /// A validation has failed: whether to try it again.

@@ -11,6 +11,8 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use crate::state::SessionParams;
 use crate::transport::{Base64, Diff, DiffRecord};
 
+/// How long one replica waits for the other's write.
+const BUSY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 const SCHEMA_VERSION: i64 = 1;
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS sessions (
@@ -26,6 +28,7 @@ CREATE TABLE IF NOT EXISTS mempool (
 CREATE TABLE IF NOT EXISTS payloads (
   escrow_id TEXT NOT NULL, inference_id INTEGER NOT NULL, prompt BLOB NOT NULL, response BLOB NOT NULL,
   PRIMARY KEY (escrow_id, inference_id)) STRICT;
+CREATE TABLE IF NOT EXISTS settled (escrow_id TEXT PRIMARY KEY) STRICT;
 ";
 
 /// Why the database did not do what was asked.
@@ -77,6 +80,8 @@ impl Store {
     /// When the file cannot be opened or is of another version.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
+        // A replica of the same participant may be writing.
+        connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -122,6 +127,34 @@ impl Store {
             Ok(StoredSession { epoch_id: epoch_id.unsigned_abs(), params })
         })
         .collect()
+    }
+
+    /// One session.
+    ///
+    /// # Errors
+    /// When SQLite refuses or the row is damaged.
+    pub fn session(&self, escrow_id: &str) -> Result<Option<StoredSession>, StoreError> {
+        let found = self.sessions()?.into_iter().find(|stored| stored.params.escrow_id == escrow_id);
+        Ok(found)
+    }
+
+    /// Notes that the chain has settled an escrow.
+    ///
+    /// # Errors
+    /// When SQLite refuses.
+    pub fn put_settled(&self, escrow_id: &str) -> Result<(), StoreError> {
+        self.lock().execute("INSERT OR IGNORE INTO settled (escrow_id) VALUES (?1)", [escrow_id])?;
+        Ok(())
+    }
+
+    /// Whether the chain has settled an escrow.
+    ///
+    /// # Errors
+    /// When SQLite refuses.
+    pub fn is_settled(&self, escrow_id: &str) -> Result<bool, StoreError> {
+        let connection = self.lock();
+        let mut select = connection.prepare_cached("SELECT 1 FROM settled WHERE escrow_id = ?1")?;
+        Ok(select.exists([escrow_id])?)
     }
 
     /// Stores one applied step and takes out the mempool entries that it carried, in one transaction.

@@ -1,5 +1,5 @@
 //! Validation of other hosts' answers: the draw, the payload fetch, the replay, the opinion (contract
-//! hosts 5). On SQLite there are no leases: every acquire is granted.
+//! hosts 5). Without Postgres there are no leases: every acquire is granted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,12 @@ use super::Host;
 use super::answer::ANSWER_MAX;
 use super::body::replay_body;
 use super::execute::{Call, read_body};
-use super::judge::Claim;
+use super::judge::Claim as Claimed;
+use super::leases::{Lease, LeaseError, Work};
 use super::session::{Candidate, HostSession};
 use crate::clock;
 use crate::logline::{Level, LogLine};
+use crate::personality::Personality;
 use crate::signing::{sha256, signer_of};
 use crate::state::{Inference, Status};
 use crate::transport::{PayloadResponse, REQUEST_ID_HEADER};
@@ -70,37 +72,147 @@ fn is_drawn(seed: u64, id: u64, record: &Inference, session: &HostSession) -> bo
     u64::from(draw) < limit
 }
 
+/// Goes on with work whose lease has been taken over.
+pub fn spawn_held(host: &Arc<Host>, session: Arc<HostSession>, candidate: Candidate, lease: Lease) {
+    let depth = [("escrow_id", session.params.escrow_id.as_str())];
+    host.metrics.add("devshard_validation_queue_depth", &depth, 1.0);
+    tokio::spawn(held(host.clone(), session, candidate, Some(lease)));
+}
+
+/// Who may do the work now.
+enum Claim {
+    /// This host; with a lease where there are any.
+    Ours(Option<Lease>),
+    /// Another replica.
+    Others,
+    /// It could not be found out.
+    Unknown(String),
+}
+
+async fn claim(host: &Host, session: &HostSession, id: u64) -> Claim {
+    let Some(leases) = &host.leases else { return Claim::Ours(None) };
+    // July files the row under the chain's epoch, later builds under the escrow's.
+    let epoch_id = match host.config.personality {
+        Personality::Intended => session.epoch_id,
+        Personality::July => host.chain.epoch(),
+    };
+    let work = Work { epoch_id, escrow_id: session.params.escrow_id.clone(), inference_id: id };
+    match leases.acquire(&work).await {
+        Ok(Some(lease)) => Claim::Ours(Some(lease)),
+        Ok(None) if host.defect.ignores_leases() => Claim::Ours(None),
+        Ok(None) => Claim::Others,
+        Err(error) => Claim::Unknown(error.to_string()),
+    }
+}
+
 async fn work(host: Arc<Host>, session: Arc<HostSession>, candidate: Candidate) {
+    let july = host.config.personality == Personality::July;
+    let lease = loop {
+        match claim(&host, &session, candidate.id).await {
+            Claim::Ours(lease) => break lease,
+            Claim::Others => {
+                // Whoever dies holding it is followed by the retry loop. July counts the loss as a fault and
+                // tries again with the next request.
+                if july {
+                    stage(&host, "validation_started", "ok");
+                    failed(&host, &session, candidate.id, "validate_err", "leased by another instance");
+                }
+                session.drop_candidate(candidate.id, july);
+                return unqueue(&host, &session);
+            }
+            Claim::Unknown(error) => {
+                failed(&host, &session, candidate.id, "validate_err", &error);
+                if !session.retry_validation(candidate.id) {
+                    return unqueue(&host, &session);
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+    };
+    held(host, session, candidate, lease).await;
+}
+
+async fn held(host: Arc<Host>, session: Arc<HostSession>, candidate: Candidate, lease: Option<Lease>) {
     let permit = host.validations.acquire().await;
     loop {
         stage(&host, "validation_started", "ok");
         match opinion(&host, &session, &candidate).await {
             Ok(valid) => {
                 stage(&host, "validation_finished", "ok");
-                publish(&host, &session, &candidate, valid);
+                submit(&host, &session, &candidate, valid, lease.as_ref()).await;
                 break;
             }
-            Err((reason, error)) => {
-                stage(&host, "validation_finished", "error");
-                host.metrics.count("devshard_validation_orphan_total", &[("reason", reason)]);
-                LogLine::new(Level::Error, "validate failed")
-                    .field("escrow_id", &session.params.escrow_id)
-                    .field("stage", "validation_finished")
-                    .field("where", "host.validate")
-                    .field("reason", reason)
-                    .field("error", error)
-                    .field("inference_id", candidate.id)
-                    .emit();
-            }
+            Err((reason, error)) => failed(&host, &session, candidate.id, reason, &error),
         }
         if !session.retry_validation(candidate.id) {
+            give_back(&host, lease.as_ref()).await;
             break;
         }
         tokio::time::sleep(RETRY_PAUSE).await;
     }
     drop(permit);
+    unqueue(&host, &session);
+}
+
+/// A failed validation leaves its row to others; July keeps it until its time has passed.
+async fn give_back(host: &Host, lease: Option<&Lease>) {
+    if let (Some(leases), Some(lease), Personality::Intended) = (&host.leases, lease, host.config.personality)
+        && let Err(error) = leases.release(lease).await
+    {
+        LogLine::new(Level::Warn, "devshardd: validation lease not released").field("error", error).emit();
+    }
+}
+
+fn failed(host: &Host, session: &HostSession, id: u64, reason: &'static str, error: &str) {
+    stage(host, "validation_finished", "error");
+    host.metrics.count("devshard_validation_orphan_total", &[("reason", reason)]);
+    LogLine::new(Level::Error, "validate failed")
+        .field("escrow_id", &session.params.escrow_id)
+        .field("stage", "validation_finished")
+        .field("where", "host.validate")
+        .field("reason", reason)
+        .field("error", error)
+        .field("inference_id", id)
+        .emit();
+}
+
+fn unqueue(host: &Host, session: &HostSession) {
     let depth = [("escrow_id", session.params.escrow_id.as_str())];
     host.metrics.add("devshard_validation_queue_depth", &depth, -1.0);
+}
+
+/// Publishes an opinion together with the end of its lease; a late one is abandoned.
+async fn submit(
+    host: &Arc<Host>,
+    session: &Arc<HostSession>,
+    candidate: &Candidate,
+    valid: bool,
+    lease: Option<&Lease>,
+) {
+    let (Some(leases), Some(lease)) = (&host.leases, lease) else {
+        return publish(host, session, candidate, valid);
+    };
+    if host.defect.submits_late() {
+        tokio::time::sleep(Duration::from_millis(2 * host.config.lease_ttl_ms)).await;
+        publish(host, session, candidate, valid);
+        return;
+    }
+    let submitted = leases
+        .submit(lease, || {
+            publish(host, session, candidate, valid);
+            Ok::<(), LeaseError>(())
+        })
+        .await;
+    let line = |message: &str| {
+        LogLine::new(Level::Info, message)
+            .field("escrow", &session.params.escrow_id)
+            .field("inference", candidate.id)
+    };
+    match submitted {
+        Ok(true) => {}
+        Ok(false) => line("devshardd: validation lease no longer owned; abandon submit").emit(),
+        Err(error) => line("devshardd: mark validation submitted failed").field("error", error).emit(),
+    }
 }
 
 async fn opinion(
@@ -120,7 +232,7 @@ async fn opinion(
         return Ok(false);
     }
     let bad = |reason: &'static str| move |error: String| (reason, error);
-    let claim = Claim::read(&payload.response_payload.0)
+    let claim = Claimed::read(&payload.response_payload.0)
         .map_err(|error| bad("original_parse_err")(error.to_string()))?;
     if !claim.has_numeric_tokens() {
         return Ok(false);

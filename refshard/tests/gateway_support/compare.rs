@@ -11,8 +11,17 @@ pub const IGNORED: &[(&str, &str)] = &[
     ("/devshards/*/private_key_env", "shown in place of the key for every escrow"),
     ("/settings/model_limits", "a list that each stack sets by itself"),
     ("/model_limits", "a list that each stack sets by itself"),
-    ("/settings/redundancy/speed_policy", "only the legacy policy exists here"),
-    ("/redundancy/speed_policy", "only the legacy policy exists here"),
+    ("/settings/redundancy/speed_policy", "a setting that each stack sets by itself"),
+    ("/redundancy/speed_policy", "a setting that each stack sets by itself"),
+    ("/speed_policy", "a setting that each stack sets by itself"),
+    ("/settings/escrow_rotation/models", "a list that each stack sets by itself"),
+    ("/escrow_rotation/models", "a list that each stack sets by itself"),
+    ("/settings/models", "a list that each stack sets by itself"),
+    ("/accounting/row/winner/confirmed_at", "present once the confirmation is in a step"),
+    ("/accounting/row/attempts/*/confirmed_at", "present once the confirmation is in a step"),
+    ("/client/*/json/choices/*/message", "what a model says differs from model to model"),
+    ("/client/*/json/choices/*/token_ids", "the model server of the replay gives none"),
+    ("/client/*/json/choices/*/stop_reason", "the model server of the replay gives none"),
     ("/nonces", "its length is the nonce of the stack"),
     ("/inferences", "keys are nonces; the records are compared one by one"),
     ("/host_stats", "keys are slots; the captures have another group"),
@@ -22,12 +31,40 @@ pub const IGNORED: &[(&str, &str)] = &[
         "/settings/chain_grpc",
         "the July build leaves it out of the state; here it is part of the settings everywhere",
     ),
+    ("/attempts/*/executor_slot", "left out for slot 0, and the group of that capture has one slot"),
+    ("/winner/executor_slot", "left out for slot 0, and the group of that capture has one slot"),
     ("/winner/confirmed_at", "present once the confirmation is in a step"),
 ];
 
 /// Strings whose value is part of the contract, by the last name of their path.
-const ENUMS: &[&str] =
-    &["phase", "status", "outcome", "decision", "mode", "access_mode", "object", "type", "session_version"];
+const ENUMS: &[&str] = &[
+    "phase",
+    "status",
+    "outcome",
+    "decision",
+    "mode",
+    "access_mode",
+    "object",
+    "type",
+    "session_version",
+    "end",
+    "content_type",
+    "stage",
+    "speed_policy",
+];
+
+/// Paths whose value counts whatever its type: what was counted, and answers of yes or no.
+const VALUES: &[&str] = &[
+    "/client/*/status",
+    "/client/*/request_id",
+    "/client/*/devshard_id",
+    "/client/*/events/*",
+    "/accounting/header_lookups",
+    "/accounting/outcomes/*",
+    "/drained/*",
+    "/counters/*",
+    "/statuses/*",
+];
 
 /// Differences between a capture and our answer, one line each.
 pub fn differences(captured: &Value, ours: &Value) -> Vec<String> {
@@ -38,6 +75,12 @@ pub fn differences(captured: &Value, ours: &Value) -> Vec<String> {
 
 fn compare(path: &str, captured: &Value, ours: &Value, found: &mut Vec<String>) {
     if IGNORED.iter().any(|(pattern, _)| matches(pattern, path)) {
+        return;
+    }
+    if VALUES.iter().any(|pattern| matches(pattern, path)) {
+        if captured != ours {
+            found.push(format!("{path}: {captured} became {ours}"));
+        }
         return;
     }
     match (captured, ours) {

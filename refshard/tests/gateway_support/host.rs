@@ -47,6 +47,10 @@ pub enum Behaviour {
     Http(u16),
     /// A whole completion, also when a stream was asked for.
     Whole,
+    /// Normal, but what the host holds is told this many milliseconds after the end marker.
+    LateMeta(u64),
+    /// A document with three alternatives for its one token.
+    Logprobs,
 }
 
 struct Escrow {
@@ -107,6 +111,7 @@ impl FakeHost {
             let creator = Signer::from_hex(super::CREATOR).unwrap();
             let chain = wire::proto::inference::DevshardEscrow {
                 token_price: 100,
+                validation_rate: 10_000,
                 ..wire::proto::inference::DevshardEscrow::default()
             };
             let waits = Waits { refusal_s: 1, execution_s: 1, grace_s: 0 };
@@ -245,6 +250,9 @@ async fn answer(host: Shared, id: String, request: ChatRequest, behaviour: Behav
         }
         host.finish(&id, request.nonce);
         line(&lines, "[DONE]").await;
+        if let Behaviour::LateMeta(ms) = behaviour {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+        }
     }
     let event = MetaEvent { devshard_meta: Meta { mempool: host.pool(&id) } };
     line(&lines, serde_json::to_string(&event).unwrap()).await;
@@ -265,8 +273,13 @@ async fn execute(escrow: &str, nonce: u64, prompt: &Value, behaviour: Behaviour,
     }
     if prompt["stream"] != true || behaviour == Behaviour::Whole {
         let message = json!({ "content": "w1 w2 ", "role": "assistant" });
+        let top: Vec<Value> =
+            (0..3).map(|rank| json!({ "token": rank.to_string(), "logprob": -0.1 })).collect();
+        let entry = json!({ "token": "0", "logprob": -0.1, "top_logprobs": top });
+        let shown =
+            if behaviour == Behaviour::Logprobs { json!({ "content": [entry] }) } else { Value::Null };
         let whole = json!({
-            "choices": [{ "finish_reason": "stop", "index": 0, "message": message }],
+            "choices": [{ "finish_reason": "stop", "index": 0, "logprobs": shown, "message": message }],
             "created": 1, "id": name, "model": prompt["model"], "object": "chat.completion",
             "usage": { "completion_tokens": 3, "prompt_tokens": 3, "total_tokens": 6 }
         });

@@ -9,6 +9,7 @@
 pub mod chain;
 pub mod compare;
 pub mod host;
+pub mod public_api;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -51,29 +52,35 @@ impl Stack {
 
     /// One escrow behind a gateway with a planted defect.
     pub async fn with_defect(defect: Defect) -> Self {
-        Self::build(1, json!({}), defect).await
+        Self::build(1, json!({}), defect, Personality::Intended).await
     }
 
     /// With settings over the open model.
     pub async fn with(escrows: u64, extra: Value) -> Self {
-        Self::build(escrows, extra, Defect::default()).await
+        Self::build(escrows, extra, Defect::default(), Personality::Intended).await
     }
 
-    async fn build(escrows: u64, extra: Value, defect: Defect) -> Self {
+    async fn build(escrows: u64, extra: Value, defect: Defect, personality: Personality) -> Self {
         let mut hosts = Vec::new();
         for number in 1..=3 {
             hosts.push(FakeHost::start(number).await);
         }
         let ids: Vec<u64> = (1..=escrows).collect();
         let creator = refshard::signing::Signer::from_hex(CREATOR).unwrap();
-        let chain = chain::FakeChain::start(&ids, creator.address(), &hosts).await;
+        let slots: Vec<String> = hosts.iter().map(|host| host.address().to_owned()).collect();
+        let chain = chain::FakeChain::start(&ids, creator.address(), &slots).await;
+        let urls = hosts.iter().map(|host| (host.address().to_owned(), host.url.clone()));
+        chain.urls.lock().unwrap().extend(urls);
         let directory = Arc::new(tempfile::tempdir().unwrap());
         let mut settings = json!({
             "model_limits": [{ "model_id": MODEL, "access_mode": "open", "max_concurrent_requests": 500 }],
-            "redundancy": { "secondary_wait_after_winner_ms": 2000 }
+            "redundancy": { "secondary_wait_after_winner_ms": 2000, "speed_policy": "legacy" }
         });
         for (key, value) in extra.as_object().unwrap() {
-            settings[key] = value.clone();
+            match (settings.get_mut(key), value) {
+                (Some(Value::Object(known)), Value::Object(new)) => known.extend(new.clone()),
+                _ => settings[key] = value.clone(),
+            }
         }
         let config = GatewayConfig {
             escrow_ids: ids,
@@ -83,7 +90,7 @@ impl Stack {
             listen: "127.0.0.1:0".into(),
             public_api: None,
             route_prefix: "/devshard/v2".into(),
-            personality: Personality::Intended,
+            personality,
             waits: Waits { refusal_s: 1, execution_s: 1, grace_s: 0 },
             settings: Some(settings),
         };
@@ -99,6 +106,29 @@ impl Stack {
         let (server, address) = serve(self.config.clone(), Defect::default()).await;
         self.server = server;
         self.base = format!("http://{address}");
+    }
+
+    /// As [`Stack::restart`], with nobody at the chain's address.
+    pub async fn restart_without_chain(&mut self) {
+        self.config.chain_grpc = "127.0.0.1:1".into();
+        self.restart().await;
+    }
+
+    /// Starts another gateway on a fresh directory; the old files are given back.
+    pub async fn move_files(&mut self) -> Arc<tempfile::TempDir> {
+        self.server.abort();
+        let fresh = Arc::new(tempfile::tempdir().unwrap());
+        let old = std::mem::replace(&mut self.directory, fresh);
+        self.config.database_dir = self.directory.path().to_owned();
+        let (server, address) = serve(self.config.clone(), Defect::default()).await;
+        self.server = server;
+        self.base = format!("http://{address}");
+        old
+    }
+
+    /// Another personality, on fresh files.
+    pub async fn july(escrows: u64, extra: Value) -> Self {
+        Self::build(escrows, extra, Defect::default(), Personality::July).await
     }
 
     pub fn files(&self) -> &Path {

@@ -1,11 +1,16 @@
 //! A chain with one escrow.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 use wire::proto::inference::query_server::{Query, QueryServer};
 use wire::proto::inference::*;
 
 use super::{ESCROW, Urls, bind, user_signer};
+
+/// Epoch of every chain of a test program.
+pub static EPOCH: AtomicU64 = AtomicU64::new(1);
 
 pub struct Chain {
     pub group: Vec<String>,
@@ -37,7 +42,7 @@ impl Query for Chain {
         &self,
         _: Request<QueryGetCurrentEpochRequest>,
     ) -> Result<Response<QueryGetCurrentEpochResponse>, Status> {
-        Ok(Response::new(QueryGetCurrentEpochResponse { epoch: 1 }))
+        Ok(Response::new(QueryGetCurrentEpochResponse { epoch: EPOCH.load(Ordering::SeqCst) }))
     }
 
     async fn devshard_escrow(

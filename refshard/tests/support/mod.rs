@@ -9,6 +9,7 @@
 pub mod chain;
 pub mod dapi;
 pub mod node;
+pub mod postgres;
 pub mod user;
 
 use std::collections::HashMap;
@@ -44,9 +45,24 @@ pub struct Running {
     pub url: String,
     pub host: Arc<Host>,
     task: JoinHandle<()>,
+    /// A runtime of its own, where all its tasks end together.
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 impl Running {
+    /// Ends it with everything that it has begun, if it runs apart from the others.
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
     /// Ends it without a shutdown, as a crash would: tasks are dropped where they stand.
     pub fn crash(&self) {
         self.task.abort();
@@ -60,6 +76,10 @@ pub fn host_config(database: &Path, chain: &str, dapi: &str) -> HostConfig {
         chain_grpc: chain.into(),
         dapi_grpc: dapi.into(),
         database: database.to_owned(),
+        chain_rpc: None,
+        postgres_url: None,
+        lease_ttl_ms: 1000,
+        lease_retry_ms: 100,
         validation_concurrency: 2,
         personality: Personality::Intended,
         waits: Waits { refusal_s: 1, execution_s: 1, grace_s: 0 },
@@ -69,13 +89,33 @@ pub fn host_config(database: &Path, chain: &str, dapi: &str) -> HostConfig {
 }
 
 pub async fn start_host(config: HostConfig, number: u8) -> Running {
-    let host = Host::open(config, signer(number), Defect::default()).unwrap();
+    start_defect(config, number, Defect::default()).await
+}
+
+pub async fn start_defect(config: HostConfig, number: u8, defect: Defect) -> Running {
+    let host = Host::open(config, signer(number), defect).unwrap();
     let (listener, address) = host.listen().await.unwrap();
     let serving = host.clone();
     let task = tokio::spawn(async move {
         serving.serve(listener, std::future::pending()).await.unwrap();
     });
-    Running { url: format!("http://{address}"), host, task }
+    Running { url: format!("http://{address}"), host, task, runtime: None }
+}
+
+/// A host that can be killed: it runs apart from everything else.
+pub async fn start_apart(config: HostConfig, number: u8) -> Running {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let started = runtime.spawn(async move {
+        let host = Host::open(config, signer(number), Defect::default()).unwrap();
+        let (listener, address) = host.listen().await.unwrap();
+        (host, listener, address)
+    });
+    let (host, listener, address) = started.await.unwrap();
+    let serving = host.clone();
+    let task = runtime.spawn(async move {
+        serving.serve(listener, std::future::pending()).await.unwrap();
+    });
+    Running { url: format!("http://{address}"), host, task, runtime: Some(runtime) }
 }
 
 /// Binds a port of the kernel's choice.

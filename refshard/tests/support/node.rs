@@ -37,6 +37,8 @@ pub struct Seen {
 #[derive(Default)]
 pub struct Node {
     pub acts: Mutex<VecDeque<Act>>,
+    /// Milliseconds that every replay waits.
+    pub replay_delay_ms: std::sync::atomic::AtomicU64,
     pub calls: Mutex<Vec<Seen>>,
 }
 
@@ -83,6 +85,10 @@ async fn answer(State(node): State<Arc<Node>>, uri: Uri, headers: HeaderMap, bod
         request_id: request_id.unwrap_or_default(),
         body: body.clone(),
     });
+    if body.get("enforced_tokens").is_some() {
+        let delay = node.replay_delay_ms.load(std::sync::atomic::Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+    }
     let mut act = node.acts.lock().unwrap().pop_front();
     if let Some(Act::Delay(time)) = act {
         tokio::time::sleep(time).await;

@@ -11,11 +11,15 @@ use super::super::accounting::Outcome;
 use super::super::attempt::End;
 use super::super::cache::Stored;
 use super::super::respond::error_body;
-use super::{DECISION, Out, Race};
+use super::{Out, Race};
 use crate::clock;
 
 /// A client that takes nothing for so long counts as gone.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The end marker.
+const DONE: &[u8] = b"data: [DONE]\n\n";
+/// Words of an error that may be gone with the next try; such an answer is not cached (contract gateway 4.4).
+const TRANSIENT: [&str; 5] = ["cancel", "timeout", "timed out", "rate limit", "overload"];
 /// Answers above this are not cached.
 const CACHED_MAX: usize = 4 << 20;
 
@@ -29,10 +33,18 @@ impl Race {
             self.settle();
         }
         let document = self.attempts[place].end.as_mut().and_then(|end| end.document.take());
-        let done = Bytes::from_static(b"data: [DONE]\n\n");
-        self.written.extend_from_slice(document.as_ref().unwrap_or(&done));
+        let done = Bytes::from_static(DONE);
+        if document.is_some() || !self.done_sent {
+            self.written.extend_from_slice(document.as_ref().unwrap_or(&done));
+        }
         self.keep();
+        let document = document.map(|document| self.planted_shape(document));
         match document {
+            None if self.done_sent => {}
+            Some(_) if self.gateway.defect.times_out(self.number) => {
+                let body = error_body("inference: no non-empty response within the allowed time");
+                self.send(Out::Fail(StatusCode::GATEWAY_TIMEOUT, body)).await;
+            }
             Some(document) => self.send(Out::Json(document)).await,
             None => {
                 self.send(Out::Frame(done.clone())).await;
@@ -43,8 +55,22 @@ impl Race {
         }
         self.line("request_succeeded")
             .field("winner_nonce", self.nonce_of(place))
-            .field("decision", DECISION)
+            .field("decision", self.decision)
             .emit();
+    }
+
+    /// The host says that its answer is over. July passes that on before it knows of a finish, so that a
+    /// stream can look perfect and be accounted as failed (finding J3).
+    pub(super) async fn marked(&mut self, place: usize) {
+        if self.gateway.is_july()
+            && self.chat.stream
+            && self.winner == Some(place)
+            && !self.done_sent
+            && self.outcome.is_none()
+        {
+            self.done_sent = true;
+            self.frame(Bytes::from_static(DONE)).await;
+        }
     }
 
     /// Into the cache, unless nobody has read the answer or it is too long.
@@ -71,11 +97,25 @@ impl Race {
         self.outcome = Some(Outcome::Failed);
         let end = self.attempts[place].end.as_ref();
         let message = end.map(|end| end.message.clone()).unwrap_or_default();
-        let document = end.and_then(|end| end.error.clone()).unwrap_or_else(|| error_body(&message));
+        let document = end.and_then(|end| end.error.clone());
         self.held = None;
         self.attempt_line("winner_failed_after_content", place).field("error", &message).emit();
         self.line("request_failed").field("error", &message).emit();
-        self.frame(Bytes::from(format!("data: {document}\n\n"))).await;
+        if self.gateway.defect.hides_truncation() && !self.done_sent {
+            self.frame(Bytes::from_static(DONE)).await;
+        } else if self.done_sent {
+            self.line("proxy_gateway_error_after_done_suppressed").field("error", &message).emit();
+        } else if self.gateway.is_july() && document.is_some() {
+            self.frame(Bytes::from_static(DONE)).await;
+        } else {
+            let document = document.unwrap_or_else(|| error_body(&message));
+            self.frame(Bytes::from(format!("data: {document}\n\n"))).await;
+        }
+        // July keeps every answer of status 200 whose error does not sound transient (finding J2).
+        let transient = TRANSIENT.iter().any(|word| message.to_ascii_lowercase().contains(word));
+        if self.gateway.is_july() && !transient {
+            self.keep();
+        }
     }
 
     /// The limit of the whole race has passed.
@@ -88,7 +128,18 @@ impl Race {
             self.frame(Bytes::from(format!("data: {}\n\n", error_body(message)))).await;
             return;
         }
-        let message = "inference: no non-empty response within the allowed time";
+        let july = self.gateway.is_july();
+        if july && let Some(place) = self.deferred() {
+            // The client is told of a failure and the books say success (finding J4).
+            self.winner = Some(place);
+            self.outcome = Some(Outcome::Success);
+            self.line("request_succeeded").field("winner_nonce", self.nonce_of(place)).emit();
+        }
+        let message = if july {
+            "inference: no non-empty response after retrying with reduced max_tokens"
+        } else {
+            "inference: no non-empty response within the allowed time"
+        };
         self.line("request_failed").field("error", message).emit();
         self.fail(StatusCode::GATEWAY_TIMEOUT, error_body(message)).await;
     }
@@ -97,8 +148,13 @@ impl Race {
     pub(super) async fn fail_unanswered(&mut self) {
         self.outcome = Some(Outcome::Failed);
         let ends: Vec<&End> = self.attempts.iter().filter_map(|attempt| attempt.end.as_ref()).collect();
+        let error = ends.iter().find_map(|end| end.error.clone());
+        if let (Some(document), true, true) = (&error, self.gateway.is_july(), self.chat.stream) {
+            let document = document.clone();
+            return self.relay_error(&document).await;
+        }
         let throttled = |end: &&End| matches!(end.failure, Some("http_429" | "http_503"));
-        let (status, body) = if let Some(document) = ends.iter().find_map(|end| end.error.clone()) {
+        let (status, body) = if let Some(document) = error {
             (status_of(&document), document)
         } else if !ends.is_empty() && ends.iter().all(throttled) {
             let text = ends.last().map(|end| end.message.clone()).unwrap_or_default();
@@ -111,11 +167,34 @@ impl Race {
         self.fail(status, body).await;
     }
 
+    /// July wraps a model server's error into a stream of status 200 with an end marker.
+    async fn relay_error(&mut self, document: &Value) {
+        self.line("request_failed").field("error", document).emit();
+        self.settle();
+        self.held = None;
+        self.send(Out::Stream).await;
+        self.frame(Bytes::from(format!("data: {document}\n\n"))).await;
+        self.frame(Bytes::from_static(DONE)).await;
+        self.keep();
+    }
+
     pub(super) async fn frame(&mut self, frame: Bytes) {
         if self.written.len() <= CACHED_MAX {
             self.written.extend_from_slice(&frame);
         }
         self.send(Out::Frame(frame)).await;
+    }
+
+    /// The answer as it is, unless its shape is a planted defect.
+    fn planted_shape(&self, document: Bytes) -> Bytes {
+        if !self.gateway.defect.breaks_shape(self.number) {
+            return document;
+        }
+        let mut value: Value = serde_json::from_slice(&document).unwrap_or_default();
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("choices");
+        }
+        value.to_string().into()
     }
 
     pub(super) async fn send(&mut self, out: Out) {
@@ -141,11 +220,12 @@ impl Race {
         let winner = self.winner.filter(|_| outcome == Outcome::Success);
         let winner_nonce = winner.map_or(0, |place| self.nonce_of(place));
         self.gateway.count_race(self, outcome);
+        self.teach(outcome == Outcome::Success);
         if outcome == Outcome::Success && self.gateway.defect.records_failed(self.number) {
             outcome = Outcome::Failed;
         }
         if !self.gateway.defect.loses_outcome(self.number) {
-            let end = (outcome, DECISION, winner_nonce);
+            let end = (outcome, self.decision, winner_nonce);
             let ended = self.gateway.accounting.end(&self.id, self.escrow.id(), end, clock::unix_ns());
             if let Err(error) = ended {
                 self.line("accounting_failed").field("error", error).emit();
@@ -164,7 +244,7 @@ impl Race {
         }
         self.line("request_fully_settled")
             .field("winner_nonce", winner_nonce)
-            .field("decision", DECISION)
+            .field("decision", self.decision)
             .field("outcome", outcome.name())
             .emit();
     }

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 mod ends;
+mod plan;
 
 use super::Gateway;
 use super::accounting::{AttemptRow, Outcome};
@@ -22,13 +23,12 @@ use super::escrow::{Escrow, Guard, Started, StepError};
 use super::limiter::Permit;
 use super::log::{Line, host_label};
 use super::normalize::Chat;
+use super::policy;
+use super::quarantine::Mode;
 use super::respond::error_body;
 use super::settings::Redundancy;
 use super::timeouts;
 use crate::clock;
-
-/// Plan of every race under the legacy policy: a second attempt waits for the receipt timer.
-const DECISION: &str = "receipt_timeout";
 
 /// What the client's handler gets to hear.
 #[derive(Debug)]
@@ -65,13 +65,18 @@ pub struct Attempt {
     pub content_after: Option<Duration>,
     pub took: Duration,
     pub end: Option<End>,
+    /// What was held against its participant when it began.
+    pub mode: Mode,
+    /// It wins only when nobody else can.
+    no_winner: bool,
     buffered: Vec<Bytes>,
-    chunks: u64,
+    pub chunks: u64,
     checked: bool,
     task: Option<JoinHandle<()>>,
 }
 
 impl Attempt {
+    /// Its role in accounting.
     pub const fn role(&self) -> &'static str {
         if self.is_primary() { "primary" } else { "secondary" }
     }
@@ -100,6 +105,8 @@ pub struct Race {
     pub winner: Option<usize>,
     pub outcome: Option<Outcome>,
     pub number: u64,
+    /// Plan of the race (contract gateway 5.3); the ordinary one until the primary has its nonce.
+    pub decision: &'static str,
     chat: Arc<Chat>,
     key: Key,
     settings: Redundancy,
@@ -108,6 +115,8 @@ pub struct Race {
     client_gone: bool,
     exhausted: bool,
     settled: bool,
+    /// The end marker has gone out; an error may no longer follow it.
+    done_sent: bool,
     /// Place in the limiter and in the escrow's load; given back just before the client's answer ends, so
     /// that its next request finds it free.
     held: Option<(Permit, Guard)>,
@@ -131,6 +140,7 @@ pub async fn run(gateway: Arc<Gateway>, escrow: Arc<Escrow>, request: Request) {
         winner: None,
         outcome: None,
         number,
+        decision: "receipt_timeout",
         chat,
         key,
         settings,
@@ -139,6 +149,7 @@ pub async fn run(gateway: Arc<Gateway>, escrow: Arc<Escrow>, request: Request) {
         client_gone: false,
         exhausted: false,
         settled: false,
+        done_sent: false,
         held: Some((permit, guard)),
         events,
     };
@@ -207,16 +218,18 @@ impl Race {
             .iter()
             .filter_map(|attempt| Some(attempt.started.as_ref()?.participant.address.clone()))
             .collect();
+        let avoid = self.avoided(&exclude);
         let context = Context {
             gateway: self.gateway.clone(),
             escrow: self.escrow.clone(),
             place,
             stream: self.chat.stream,
+            logprobs: self.chat.logprobs,
             events: self.events.clone(),
         };
         let chat = self.chat.clone();
         let task = tokio::spawn(async move {
-            match context.escrow.start(&chat, &exclude, clock::unix_s).await {
+            match context.escrow.start(&chat, &exclude, &avoid, clock::unix_s).await {
                 Ok(started) => {
                     let _ = context.events.send(Event::Started(place, Box::new(started.clone()))).await;
                     context.run(started).await;
@@ -234,6 +247,8 @@ impl Race {
             content_after: None,
             took: Duration::ZERO,
             end: None,
+            mode: Mode::None,
+            no_winner: false,
             buffered: Vec::new(),
             chunks: 0,
             checked: false,
@@ -258,7 +273,7 @@ impl Race {
                     if self.take(event).await {
                         return;
                     }
-                    if self.winner.is_none() && self.live() == 0 {
+                    if self.winner.is_none() && self.live() == 0 && !self.waits_for_nothing() {
                         return;
                     }
                 }
@@ -315,6 +330,7 @@ impl Race {
                 self.attempt_line("receipt_received", place).field("elapsed_ms", after.as_millis()).emit();
             }
             Event::Chunk(place, frame, has_content) => self.chunk(place, frame, has_content).await,
+            Event::Done(place) => self.marked(place).await,
             Event::Ended(place, end) => return self.ended(place, end).await,
         }
         false
@@ -332,18 +348,30 @@ impl Race {
         }
         self.attempts[place].started = Some(started);
         self.attempts[place].sent_s = clock::unix_s();
+        self.judge_participant(place);
         self.gateway.count_attempt_start(self, place);
-        if place == 0 {
+        let plan = (place == 0).then(|| self.plan());
+        if let Some(plan) = plan {
+            self.decision = plan.decision;
             self.attempt_line("decision_made", place)
-                .field("decision", DECISION)
+                .field("decision", plan.decision)
                 .field("delay_ms", self.settings.receipt_timeout_ms)
                 .field("max_attempts", self.escrow.participants().len())
                 .field("group_size", self.escrow.by_slot.len())
                 .emit();
-            self.gateway.metrics.count("devshard_speculative_decisions_total", &[("reason", DECISION)]);
+            self.gateway.metrics.count("devshard_speculative_decisions_total", &[("reason", plan.decision)]);
         }
         self.attempt_line("prepared", place).emit();
         self.attempt_line("started", place).emit();
+        match plan {
+            Some(plan) if plan.at_once => {
+                self.line("secondary_immediate_start").field("reason", plan.decision).emit();
+                self.escalate(plan.decision);
+            }
+            Some(_) => {}
+            None if self.attempts[place].no_winner => drop(self.escalate("suspicious_host")),
+            None => {}
+        }
     }
 
     /// No nonce: the end of the race only when nothing else is under way.
@@ -355,6 +383,7 @@ impl Race {
             error: None,
             document: None,
             finished: false,
+            has_content: false,
         });
         if place > 0 {
             self.line("picker_exhausted").field("error", error).emit();
@@ -362,7 +391,12 @@ impl Race {
         }
         self.line("runner_prepare_failed").field("error", error).emit();
         self.outcome = Some(Outcome::Failed);
-        self.settle();
+        // July leaves the row open (finding J16).
+        if self.gateway.is_july() {
+            self.settled = true;
+        } else {
+            self.settle();
+        }
         self.fail(StatusCode::BAD_GATEWAY, error_body(&format!("prepare: {error}"))).await;
         if matches!(error, StepError::Balance) {
             // An escrow without money serves nobody: it leaves, and the next request finds it unknown.
@@ -373,6 +407,7 @@ impl Race {
 
     async fn chunk(&mut self, place: usize, frame: Bytes, has_content: bool) {
         self.attempts[place].chunks += 1;
+        let frame = self.planted_talk(place, frame);
         if self.winner == Some(place) {
             self.frame(frame).await;
             return;
@@ -382,12 +417,22 @@ impl Race {
         }
         self.attempts[place].buffered.push(frame);
         if has_content {
-            self.win(place);
-            self.attempt_line("stream_forwarding_started", place).emit();
-            self.send(Out::Stream).await;
-            for frame in std::mem::take(&mut self.attempts[place].buffered) {
-                self.frame(frame).await;
+            if self.is_held_back(place) {
+                let attempt = &mut self.attempts[place];
+                attempt.content_after.get_or_insert(attempt.begun.elapsed());
+                return;
             }
+            self.forward(place).await;
+        }
+    }
+
+    /// The attempt wins and what it has said goes out.
+    async fn forward(&mut self, place: usize) {
+        self.win(place);
+        self.attempt_line("stream_forwarding_started", place).emit();
+        self.send(Out::Stream).await;
+        for frame in std::mem::take(&mut self.attempts[place].buffered) {
+            self.frame(frame).await;
         }
     }
 
@@ -411,6 +456,7 @@ impl Race {
         line.field("output_chunks", self.attempts[place].chunks).emit();
         let failed = end.failure.is_some();
         self.attempts[place].end = Some(end);
+        self.learn(place);
         let first = self.outcome.is_none();
         if failed {
             if self.winner == Some(place) && first {
@@ -418,12 +464,22 @@ impl Race {
                 return true;
             }
             if self.winner.is_none() && first {
-                self.escalate("attempt_failed");
+                // While another attempt runs, nobody is added for this one.
+                let replaced = self.live() == 0 && self.escalate("attempt_failed");
+                return !replaced && self.promote().await;
             }
             return false;
         }
-        if self.winner.is_none() && first && !self.chat.stream {
-            self.win(place);
+        if self.winner.is_none() && first {
+            if self.is_held_back(place) {
+                self.attempt_line("suspicious_winner_deferred", place).emit();
+                return self.promote().await;
+            }
+            if self.chat.stream {
+                self.forward(place).await;
+            } else {
+                self.win(place);
+            }
         }
         if self.winner == Some(place) && first {
             self.deliver(place).await;
@@ -457,17 +513,8 @@ impl Race {
     }
 
     fn check_after(&self, attempt: &Attempt) -> Duration {
-        let bytes = self.chat.input_length();
-        let doubled = if bytes > 100_000 { 2 } else { 1 };
-        let receipt = Duration::from_millis(self.settings.receipt_timeout_ms * doubled);
-        if attempt.confirmed_at.is_none() || !self.chat.stream {
-            return receipt;
-        }
-        // 1.7 s, 30 µs per byte, 0.5 ns per byte squared; looked at only once the receipt timer has rung.
-        let bytes_us = bytes.saturating_mul(30).saturating_add(bytes.saturating_mul(bytes) / 2000);
-        let computed = Duration::from_micros(1_700_000_u64.saturating_add(bytes_us));
-        let floor = Duration::from_millis(self.settings.first_token_timeout_floor_ms);
-        receipt.max(computed).max(floor)
+        let has_receipt = attempt.confirmed_at.is_some();
+        policy::check_after(&self.settings, self.chat.input_length(), self.chat.stream, has_receipt)
     }
 
     fn check_late(&mut self) {
