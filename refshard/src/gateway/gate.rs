@@ -47,8 +47,8 @@ impl View {
             return Some("poc");
         }
         let confirming = ["_GRACE_PERIOD", "_GENERATION", "_VALIDATION"];
-        let ends = |suffix: &&str| self.confirmation.ends_with(*suffix);
-        confirming.iter().any(|suffix| ends(&suffix)).then_some("confirmation_poc")
+        let confirms = confirming.iter().any(|suffix| self.confirmation.ends_with(suffix));
+        confirms.then_some("confirmation_poc")
     }
 
     /// The phase as answers show it.

@@ -140,10 +140,9 @@ mod tests {
             let settings = redundancy(policy);
             let share = |count: u64| {
                 let pair = Pair { count, ratio: 1.0 };
-                let sampled = (0..1000)
+                (0..1000)
                     .filter(|nonce| plan(&settings, &Known { pair, ..known() }, "1", *nonce).at_once)
-                    .count();
-                sampled
+                    .count()
             };
             assert_eq!(share(0), 1000);
             assert_eq!(share(3), 1000);

@@ -19,12 +19,10 @@ fn refuse(status: StatusCode, text: &str) -> Answer {
 }
 
 /// A JSON object, and its `id` where one is named.
-fn request(body: &[u8]) -> Result<(Value, Option<u64>), Answer> {
-    let bad = |text: &str| refuse(StatusCode::BAD_REQUEST, text);
-    let request: Value =
-        serde_json::from_slice(body).map_err(|error| bad(&format!("parse request: {error}")))?;
+fn request(body: &[u8]) -> Result<(Value, Option<u64>), String> {
+    let request: Value = serde_json::from_slice(body).map_err(|error| format!("parse request: {error}"))?;
     if !request.is_object() {
-        return Err(bad("parse request: a JSON object is expected"));
+        return Err("parse request: a JSON object is expected".to_owned());
     }
     // Ids come as text or as numbers.
     let id = &request["id"];
@@ -60,7 +58,7 @@ pub async fn add(gateway: &Arc<Gateway>, body: &[u8]) -> Answer {
     let (request, id) = match request(body) {
         Ok((request, Some(id))) => (request, id),
         Ok((_, None)) => return refuse(StatusCode::BAD_REQUEST, "id is required"),
-        Err(answer) => return answer,
+        Err(text) => return refuse(StatusCode::BAD_REQUEST, &text),
     };
     if let Some(answer) = foreign_key(gateway, &request) {
         return answer;
@@ -84,7 +82,7 @@ pub async fn import(gateway: &Arc<Gateway>, body: &[u8]) -> Answer {
     let (request, id) = match request(body) {
         Ok((request, Some(id))) => (request, id),
         Ok((_, None)) => return refuse(StatusCode::BAD_REQUEST, "id is required"),
-        Err(answer) => return answer,
+        Err(text) => return refuse(StatusCode::BAD_REQUEST, &text),
     };
     if let Some(answer) = foreign_key(gateway, &request) {
         return answer;
@@ -157,7 +155,7 @@ pub fn delete(gateway: &Gateway, id: &str) -> Answer {
 pub async fn create(gateway: &Arc<Gateway>, body: &[u8]) -> Answer {
     let request = match request(body) {
         Ok((request, _)) => request,
-        Err(answer) => return answer,
+        Err(text) => return refuse(StatusCode::BAD_REQUEST, &text),
     };
     if let Some(answer) = foreign_key(gateway, &request) {
         return answer;

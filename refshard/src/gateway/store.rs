@@ -58,6 +58,9 @@ pub struct Registered {
     pub settlement: Option<String>,
 }
 
+/// A throttle row: participant, mode, reason, end in Unix nanoseconds, strikes.
+pub type Throttle = (String, String, String, u64, u64);
+
 /// The database.
 #[derive(Debug)]
 pub struct Store {
@@ -235,8 +238,8 @@ impl Store {
         Ok(())
     }
 
-    /// Throttle rows: participant, mode, reason, end, strikes.
-    pub fn throttles(&self) -> Result<Vec<(String, String, String, u64, u64)>, StoreError> {
+    /// All throttle rows.
+    pub fn throttles(&self) -> Result<Vec<Throttle>, StoreError> {
         let connection = self.lock();
         let mut select = connection.prepare_cached(
             "SELECT participant_key, mode, reason, until_ns, strikes FROM participant_throttle_state",

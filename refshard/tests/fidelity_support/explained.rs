@@ -7,8 +7,6 @@ use refshard::personality::Personality;
 pub enum Who {
     /// Both personalities: the replay itself, or a simplification.
     Both,
-    /// Only July: something is imitated less than fully.
-    July,
     /// Only intended: what design section 9 wants otherwise.
     Intended,
 }
@@ -254,7 +252,6 @@ fn fits(pattern: &str, text: &str) -> bool {
 fn concerns(entry: &Entry, personality: Personality) -> bool {
     match entry.who {
         Who::Both => true,
-        Who::July => personality == Personality::July,
         Who::Intended => personality == Personality::Intended,
     }
 }

@@ -20,7 +20,6 @@ fn reasons() -> String {
     for entry in EXPLAINED {
         let who = match entry.who {
             Who::Both => "both",
-            Who::July => "july",
             Who::Intended => "intended",
         };
         let cases = entry.cases.join("`, `");
