@@ -16,6 +16,7 @@ trap end EXIT INT TERM
 # Starts the server of a kind; its address is in $url.
 serve() {
     [ -z "$server_pid" ] || { kill "$server_pid"; wait "$server_pid" 2>/dev/null || true; }
+    rm -f "$work/url"
     taskset -c 1 "$bin/examples/bench_server" "$1" "${2:-64}" 900 > "$work/url" &
     server_pid=$!
     while [ ! -s "$work/url" ]; do sleep 0.1; done
