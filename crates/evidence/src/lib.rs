@@ -13,10 +13,12 @@ pub mod event;
 pub mod exit;
 pub mod manifest;
 pub mod names;
+pub mod raw;
 pub mod record;
 pub mod redact;
 pub mod run;
 pub mod rundir;
+pub mod sessions;
 pub mod snapshot;
 pub mod summary;
 

@@ -5,7 +5,7 @@
 //! reader returns, never a reason to stop.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::manifest::{FileEntry, Manifest};
+use crate::raw::RawLines;
 use crate::redact::Redactor;
 
 /// `run.yaml`.
@@ -49,6 +50,10 @@ pub const LOGS: &str = "logs";
 pub const METRICS: &str = "metrics";
 /// Snapshots by moment.
 pub const SNAPSHOTS: &str = "snapshots";
+/// Diffs of all snapshots, each once.
+pub const DIFFS: &str = "snapshots/diffs.jsonl";
+/// Inferences of all snapshots, each whenever it changed.
+pub const INFERENCES: &str = "snapshots/inferences.jsonl";
 /// The normalised snapshot inside a moment's directory.
 pub const SNAPSHOT_FILE: &str = "snapshot.json";
 /// `manifest.json`.
@@ -351,15 +356,26 @@ impl RunReader {
     /// The lines of a JSON Lines file, one at a time. `None` when the file doesn't exist or can't be opened.
     #[must_use]
     pub fn lines<T: DeserializeOwned>(&self, name: &str) -> Option<Lines<T>> {
-        let file = File::open(self.root.join(name)).ok()?;
-        Some(Lines {
-            file: name.to_owned(),
-            input: BufReader::with_capacity(256 * 1024, file),
-            buffer: Vec::new(),
-            line: 0,
-            done: false,
-            kind: std::marker::PhantomData,
-        })
+        Some(Lines { raw: self.raw_lines(name)?, file: name.to_owned(), kind: std::marker::PhantomData })
+    }
+
+    /// The lines of a file as bytes. `None` when it doesn't exist or can't be opened.
+    #[must_use]
+    pub fn raw_lines(&self, name: &str) -> Option<RawLines> {
+        RawLines::open(&self.root.join(name), name).ok()
+    }
+
+    /// The one line that begins at an offset, parsed; `None` when it can't be read.
+    #[must_use]
+    pub fn line_at<T: DeserializeOwned>(&self, name: &str, offset: u64) -> Option<T> {
+        let bytes = crate::raw::line_at(&self.root.join(name), offset)?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Size of a file in bytes; 0 when it can't be told.
+    #[must_use]
+    pub fn len(&self, name: &str) -> u64 {
+        fs::metadata(self.root.join(name)).map(|about| about.len()).unwrap_or_default()
     }
 }
 
@@ -367,11 +383,8 @@ impl RunReader {
 /// because whoever wrote it was cut off.
 #[derive(Debug)]
 pub struct Lines<T> {
+    raw: RawLines,
     file: String,
-    input: BufReader<File>,
-    buffer: Vec<u8>,
-    line: u64,
-    done: bool,
     kind: std::marker::PhantomData<T>,
 }
 
@@ -379,31 +392,16 @@ impl<T: DeserializeOwned> Iterator for Lines<T> {
     type Item = Result<T, BadLine>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        self.buffer.clear();
-        self.line += 1;
-        let bad = |line, why: String| BadLine { file: self.file.clone(), line, why };
-        let read = (&mut self.input).take(LINE_LEN_MAX as u64 + 1).read_until(b'\n', &mut self.buffer);
-        match read {
-            Err(error) => {
-                self.done = true;
-                Some(Err(bad(self.line, error.to_string())))
-            }
-            Ok(0) => None,
-            Ok(_) if self.buffer.len() > LINE_LEN_MAX => {
-                self.done = true;
-                Some(Err(bad(self.line, format!("line is longer than {LINE_LEN_MAX} bytes"))))
-            }
-            Ok(_) if self.buffer.last() != Some(&b'\n') => {
-                self.done = true;
-                Some(Err(bad(self.line, "the last line has no end: its writer was cut off".to_owned())))
-            }
-            Ok(_) => {
-                Some(serde_json::from_slice(&self.buffer).map_err(|error| bad(self.line, error.to_string())))
-            }
-        }
+        let line = match self.raw.next()? {
+            Ok(line) => line,
+            Err(bad) => return Some(Err(bad)),
+        };
+        let bad = |error: serde_json::Error| BadLine {
+            file: self.file.clone(),
+            line: line.number,
+            why: error.to_string(),
+        };
+        Some(serde_json::from_slice(line.bytes).map_err(bad))
     }
 }
 

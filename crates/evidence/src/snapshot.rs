@@ -1,11 +1,16 @@
 //! `snapshots/<moment>/`: state of gateway, hosts and mocks at one moment. `snapshot.json` is the normalised form
-//! below; raw answers lie beside it for people.
+//! below; raw answers lie beside it for people. What snapshots share is stored once, see [`crate::sessions`].
 
 use std::collections::BTreeMap;
 
 use scenario::control::{ChainStats, DapiStats, OpenaiStats};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::sessions::Span;
+
+/// Version of a snapshot: 1 held diffs and inferences in itself, 2 refers to the files of [`crate::sessions`].
+pub const SNAPSHOT_VERSION: u32 = 2;
 
 /// When a snapshot was taken (design section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -67,12 +72,16 @@ pub struct Tx {
     /// `start`, `confirm_start`, `finish`, `timeout`, `validation`, `vote`, `finalize_round`, or the gateway's word.
     pub kind: String,
     /// Inference it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference: Option<u64>,
     /// Proposing slot (validator, voter, executor).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<u32>,
     /// `valid` of a validation or vote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid: Option<bool>,
     /// Escrow named inside (finish, validation, vote).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escrow: Option<String>,
     /// BLAKE3 of the encoded transaction, 16 hex characters.
     pub digest: String,
@@ -93,7 +102,8 @@ pub struct GatewayEscrow {
     pub group: Vec<String>,
     /// Transactions waiting for a diff.
     pub pending: Vec<Tx>,
-    /// By nonce.
+    /// By nonce; only in version 1, later ones are in `snapshots/inferences.jsonl`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub inferences: BTreeMap<u64, Inference>,
     /// Highest nonce with a signature quorum.
     pub highest_quorum_nonce: Option<u64>,
@@ -112,9 +122,9 @@ pub struct Diff {
     pub nonce: u64,
     /// BLAKE3 over transactions and user signature, hex: what may never differ at one nonce.
     pub content: String,
-    /// State hash after it, hex.
+    /// State hash after it, base64 as the host gives it.
     pub state_hash: String,
-    /// State root in the diff, hex.
+    /// State root in the diff, base64 as the host gives it.
     pub post_state_root: String,
     /// Decoded.
     pub txs: Vec<Tx>,
@@ -125,8 +135,12 @@ pub struct Diff {
 pub struct HostEscrow {
     /// Id.
     pub escrow: String,
-    /// Diffs in order of nonce.
+    /// Diffs in order of nonce; only in version 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub diffs: Vec<Diff>,
+    /// The log from version 2 on: lines of `snapshots/diffs.jsonl`, as `[first, count]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<Span>,
     /// Mempool.
     pub mempool: Vec<Tx>,
 }
@@ -192,6 +206,9 @@ pub struct Snapshot {
     pub moment: Moment,
     /// Microseconds since the run began.
     pub at_us: u64,
+    /// Lines of `snapshots/inferences.jsonl` that stood then.
+    #[serde(default)]
+    pub inference_lines: u64,
     /// Escrows at the gateway.
     pub escrows: Vec<GatewayEscrow>,
     /// Hosts.
@@ -212,4 +229,27 @@ pub struct Snapshot {
     pub chain: Option<ChainStats>,
     /// What could not be read.
     pub missing: Vec<Missing>,
+}
+
+impl Snapshot {
+    /// A snapshot in which nothing has been read yet.
+    #[must_use]
+    pub fn blank(moment: Moment, at_us: u64) -> Self {
+        Self {
+            v: SNAPSHOT_VERSION,
+            moment,
+            at_us,
+            inference_lines: 0,
+            escrows: Vec::new(),
+            hosts: Vec::new(),
+            leases: None,
+            processes: Vec::new(),
+            gateway_metrics: BTreeMap::new(),
+            host_metrics: BTreeMap::new(),
+            openai: None,
+            dapi: None,
+            chain: None,
+            missing: Vec::new(),
+        }
+    }
 }

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use evidence::accounting::JoinedRequest;
-use evidence::record::{ClientClass, RequestRecord};
-use scenario::control::Hit;
+use evidence::record::ClientClass;
+use scenario::control::NodeOutcome;
 use scenario::fault::{Because, EndingKind, Expect, FaultAction, NodeFault, RequestClass};
 use scenario::model::FaultRule;
-use scenario::plan::PlanLine;
 
 use crate::load::Evidence;
+use crate::requests::{Call, Joined, Record};
+use crate::table::Table;
 
 /// What was decided about one request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
     /// Class.
     pub class: RequestClass,
@@ -20,8 +20,6 @@ pub struct Decided {
     pub because: Option<Because>,
     /// Stream ending that needs an exemption, if any.
     pub ending: Option<EndingKind>,
-    /// Rules that hit it.
-    pub rules: Vec<String>,
     /// Whether an `expect` of what touched it allows the outcome. Requests that nothing touched are allowed to
     /// succeed only.
     pub allowed: bool,
@@ -31,22 +29,18 @@ pub struct Decided {
 
 /// Classes by plan index; an index without a record has none.
 #[must_use]
-pub fn classify(evidence: &Evidence) -> BTreeMap<u64, Decided> {
-    let hits = evidence.hits_by_request();
+pub fn classify(evidence: &Evidence) -> Table<Decided> {
     let rules: BTreeMap<&str, &FaultRule> =
         evidence.run.resolved.scenario.faults.iter().map(|rule| (rule.id.as_str(), rule)).collect();
     let windows = windows(evidence);
     let oversized = oversized(evidence);
-    evidence
-        .records
-        .iter()
-        .map(|(index, record)| {
-            let joined = evidence.joined.get(index);
-            let own = hits.get(record.id.as_str()).map(Vec::as_slice).unwrap_or_default();
-            let windows = if oversized.contains(index) { &windows.with_oversize } else { &windows.usual };
-            (*index, decide(evidence, record, joined, own, &rules, windows))
-        })
-        .collect()
+    let mut decided = Table::new(evidence.run.resolved.requests_max.min(evidence.records.len()));
+    for (index, record) in evidence.records.iter() {
+        let joined = evidence.joined.get(index);
+        let windows = if oversized.contains(&index) { &windows.with_oversize } else { &windows.usual };
+        decided.insert(index, decide(evidence, index, record, joined, &rules, windows));
+    }
+    decided
 }
 
 /// A span in which a service action, or an allocator or chain fault, may touch every request in flight.
@@ -78,31 +72,31 @@ struct Windows<'a> {
 fn oversized(evidence: &Evidence) -> BTreeSet<u64> {
     let workload = &evidence.run.resolved.scenario.workload;
     let Some(large) = &workload.oversize else { return BTreeSet::new() };
-    let is_large = |line: &&PlanLine| {
-        line.prompt.input_tokens == large.input_tokens
-            && line.prompt.input_tokens != workload.prompt.input_tokens
-    };
-    evidence.plan.iter().filter(is_large).map(|line| line.index).collect()
+    let sizes = evidence.plan.sizes();
+    let large = sizes.filter(|(_, tokens)| {
+        *tokens == large.input_tokens && *tokens != workload.prompt.input_tokens
+    });
+    large.map(|(index, _)| index).collect()
 }
 
 fn decide(
     evidence: &Evidence,
-    record: &RequestRecord,
-    joined: Option<&JoinedRequest>,
-    hits: &[&Hit],
+    index: u64,
+    record: &Record,
+    joined: Option<&Joined>,
     rules: &BTreeMap<&str, &FaultRule>,
     windows: &[Window<'_>],
 ) -> Decided {
     let scenario = &evidence.run.resolved.scenario;
-    let mut names: Vec<String> = hits.iter().map(|hit| hit.rule.clone()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let ending = ending(record);
-    let because = because(record, joined, hits, rules);
+    let names = evidence.rules_of(index);
+    let ending = record.ending;
+    let first = evidence.hits_of(index).next().map(|hit| evidence.names.word(hit.rule));
+    let calls = joined.map(|joined| evidence.joined.calls(joined));
+    let because = because(record, calls, first, rules);
     let cancelled = record.client_class == ClientClass::Cancelled;
     let mut expects: Vec<&Expect> = Vec::new();
     for name in &names {
-        expects.extend(rules.get(name.as_str()).map(|rule| rule.expect.as_slice()).unwrap_or_default());
+        expects.extend(rules.get(name).map(|rule| rule.expect.as_slice()).unwrap_or_default());
     }
     if cancelled {
         expects.extend(scenario.workload.cancel.as_ref().map(|c| c.expect.as_slice()).unwrap_or_default());
@@ -136,11 +130,11 @@ fn decide(
         record.client_class == ClientClass::Interrupted
             || matches!(class, RequestClass::Success | RequestClass::Dropped | RequestClass::NotOffered)
     };
-    Decided { class, because, ending, rules: names, allowed, touched }
+    Decided { class, because, ending, allowed, touched }
 }
 
 /// The class before `expect` is looked at.
-fn raw_class(record: &RequestRecord, joined: Option<&JoinedRequest>, hit: bool) -> RequestClass {
+fn raw_class(record: &Record, joined: Option<&Joined>, hit: bool) -> RequestClass {
     match record.client_class {
         ClientClass::Ok if hit => RequestClass::MaskedFault,
         ClientClass::Ok => RequestClass::Success,
@@ -154,26 +148,15 @@ fn raw_class(record: &RequestRecord, joined: Option<&JoinedRequest>, hit: bool) 
     }
 }
 
-/// How a stream ended when it did not end well.
-#[must_use]
-pub fn ending(record: &RequestRecord) -> Option<EndingKind> {
-    match record.answer.as_ref()?.ending.as_deref()? {
-        "error-event" | "error-then-done" => Some(EndingKind::ErrorEvent),
-        "done-without-finish" => Some(EndingKind::DoneWithoutFinish),
-        "truncated" | "finished-without-done" | "empty" => Some(EndingKind::Truncated),
-        _ => None,
-    }
-}
-
 /// The observed reason, from the answer for failures and from the calls for successes.
 fn because(
-    record: &RequestRecord,
-    joined: Option<&JoinedRequest>,
-    hits: &[&Hit],
+    record: &Record,
+    calls: Option<&[Call]>,
+    hit: Option<&str>,
     rules: &BTreeMap<&str, &FaultRule>,
 ) -> Option<Because> {
     match record.client_class {
-        ClientClass::Ok => masked(joined, hits, rules),
+        ClientClass::Ok => masked(calls?, hit?, rules),
         ClientClass::Cancelled => Some(Because::ClientCancelled),
         ClientClass::InBandError => Some(Because::ErrorEvent),
         ClientClass::Truncated => Some(Because::Truncated),
@@ -190,28 +173,20 @@ fn because(
 
 /// Why a request that a fault hit was answered well. The proof is a call: another node for the same nonce, another
 /// nonce, a later call at the same node, or the hit call itself.
-fn masked(
-    joined: Option<&JoinedRequest>,
-    hits: &[&Hit],
-    rules: &BTreeMap<&str, &FaultRule>,
-) -> Option<Because> {
-    let hit = hits.first()?;
-    let joined = joined?;
-    let spoilt = joined.calls.iter().find(|call| call.rule.is_some())?;
-    let completed =
-        |call: &&evidence::accounting::JoinedCall| call.outcome == "completed" && call.rule.is_none();
-    let mut good = joined.calls.iter().filter(completed);
-    let better = good.clone().find(|call| call.nonce == spoilt.nonce && call.node != spoilt.node);
-    if better.is_some() {
+fn masked(calls: &[Call], hit: &str, rules: &BTreeMap<&str, &FaultRule>) -> Option<Because> {
+    let spoilt = calls.iter().find(|call| call.rule.is_some())?;
+    let completed = |call: &&Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
+    let mut good = calls.iter().filter(completed);
+    if good.clone().any(|call| call.nonce() == spoilt.nonce() && call.node != spoilt.node) {
         return Some(Because::RotatedToOtherNode);
     }
-    if good.clone().any(|call| call.nonce == spoilt.nonce) {
+    if good.clone().any(|call| call.nonce() == spoilt.nonce()) {
         return Some(Because::SameNodeLater);
     }
-    if good.any(|call| call.nonce != spoilt.nonce) {
+    if good.any(|call| call.nonce() != spoilt.nonce()) {
         return Some(Because::RetriedOnOtherHost);
     }
-    match rules.get(hit.rule.as_str()).map(|rule| &rule.action) {
+    match rules.get(hit).map(|rule| &rule.action) {
         Some(FaultAction::Node(
             NodeFault::DelayHeaders(_)
             | NodeFault::DelayFirstContent(_)

@@ -14,8 +14,8 @@ use stats::next_level::Next;
 use crate::assertions::{ALL, Assertion, Case};
 use crate::classify::{Decided, classify};
 use crate::load::{Evidence, NoRun};
-use crate::oracle::{Oracle, compare};
 use crate::sheet::Sheet;
+use crate::table::Table;
 
 /// Failures that get a bundle; the rest are counted.
 pub const FAILURES_MAX: usize = 1_000;
@@ -35,7 +35,7 @@ pub struct Judgement {
     /// Evidence as read.
     pub evidence: Evidence,
     /// Class of each request.
-    pub decided: std::collections::BTreeMap<u64, Decided>,
+    pub decided: Table<Decided>,
     /// `assertions.json`.
     pub assertions: Assertions,
     /// `summary.json`.
@@ -61,8 +61,7 @@ pub fn judge(reader: &RunReader) -> Result<Judgement, NoRun> {
 pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgement, NoRun> {
     let evidence = Evidence::read(reader)?;
     let decided = classify(&evidence);
-    let oracle = compare(&evidence.run.resolved, &evidence.run.salt, &evidence.calls, &evidence.hits);
-    let (results, internal) = evaluate(&evidence, &decided, &oracle, registry);
+    let (results, internal) = evaluate(&evidence, &decided, registry);
     let mut findings = findings(&evidence, &results);
     // An assertion that was not asked can't have held.
     let all_asked = results.iter().map(|result| result.id).eq(AssertionId::ALL);
@@ -75,8 +74,8 @@ pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgemen
         findings,
         results,
     };
-    let mut summary = crate::summary::summarize(&evidence, &decided, &oracle, &assertions);
-    let case = Case { evidence: &evidence, decided: &decided, oracle: &oracle };
+    let mut summary = crate::summary::summarize(&evidence, &decided, &assertions);
+    let case = Case { evidence: &evidence, decided: &decided, oracle: &evidence.calls.oracle };
     summary.highest_stable_step = match crate::levels::standing(&case) {
         Some(Next::Done(found)) => found.highest_good.and_then(|level| u32::try_from(level).ok()),
         _ => None,
@@ -87,11 +86,10 @@ pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgemen
 
 fn evaluate(
     evidence: &Evidence,
-    decided: &std::collections::BTreeMap<u64, Decided>,
-    oracle: &Oracle,
+    decided: &Table<Decided>,
     registry: &[Assertion],
 ) -> (Vec<AssertionResult>, bool) {
-    let case = Case { evidence, decided, oracle };
+    let case = Case { evidence, decided, oracle: &evidence.calls.oracle };
     let mut internal = false;
     let results = registry
         .iter()

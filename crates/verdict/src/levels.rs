@@ -14,7 +14,6 @@ use crate::assertions::Case;
 use crate::assertions::thresholds::{hold, populations};
 use crate::classify::classify;
 use crate::load::{Evidence, NoRun};
-use crate::oracle::compare;
 use crate::sheet::Sheet;
 
 /// Levels double until one fails.
@@ -49,8 +48,7 @@ pub struct Judged {
 pub fn judge_so_far(reader: &RunReader) -> Result<Vec<Judged>, NoRun> {
     let evidence = Evidence::read(reader)?;
     let decided = classify(&evidence);
-    let oracle = compare(&evidence.run.resolved, &evidence.run.salt, &evidence.calls, &evidence.hits);
-    Ok(judge(&Case { evidence: &evidence, decided: &decided, oracle: &oracle }))
+    Ok(judge(&Case { evidence: &evidence, decided: &decided, oracle: &evidence.calls.oracle }))
 }
 
 /// Judges every level in the order in which they were run.

@@ -7,11 +7,18 @@
 
 pub mod applicability;
 pub mod assertions;
+pub mod calls;
 pub mod classify;
+pub mod format;
 mod gaps;
 pub mod judge;
 pub mod levels;
+mod lines;
 pub mod load;
+mod locks;
 pub mod oracle;
+pub mod requests;
+pub mod sessions;
 pub mod sheet;
 pub mod summary;
+pub mod table;

@@ -1,53 +1,65 @@
-//! Reads the evidence of one run. What is absent or damaged is named; nothing here fails.
+//! Reads the evidence of one run. What is absent or damaged is named; nothing here fails. Files with a line per request
+//! or call are read line by line and folded into small tables.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
 use evidence::EVIDENCE_VERSION;
-use evidence::accounting::JoinedRequest;
 use evidence::drain::DrainSample;
 use evidence::event::{Event, EventKind, Phase};
-use evidence::record::RequestRecord;
+use evidence::raw::RawLine;
 use evidence::run::RunInfo;
 use evidence::rundir::{
-    ACCOUNTING, DAPI_CALLS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS, RUN, RunReader,
-    SNAPSHOT_FILE, SNAPSHOTS,
+    ACCOUNTING, DAPI_CALLS, DIFFS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, INFERENCES, NODE_CALLS, PLAN,
+    REQUESTS, RUN, RunReader, SNAPSHOT_FILE, SNAPSHOTS,
 };
-use evidence::snapshot::{Moment, Snapshot};
-use scenario::control::{DapiCallRecord, Hit, NodeCall};
-use scenario::plan::PlanLine;
+use evidence::snapshot::{Moment, SNAPSHOT_VERSION, Snapshot};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::calls::{Allocator, CallFold, Calls, Hits, Who};
+use crate::lines::{
+    DapiLine, DiffLine, HitLine, InferenceLine, JoinedLine, NodeCallLine, PlanLine, RecordLine, parse,
+};
+use crate::requests::{Ids, JoinedRows, Plan, Records};
+use crate::sessions::Sessions;
+use crate::table::{Name, Names};
+
 /// Damaged lines that are named one by one; the rest are counted.
 const BAD_LINES_NAMED_MAX: usize = 3;
+/// No line of evidence is shorter: so many lines a file can have at most.
+const LINE_LEN_MIN: u64 = 16;
 
 /// Everything that assertions read.
 #[derive(Debug)]
 pub struct Evidence {
+    /// Where single lines are read again.
+    pub reader: RunReader,
     /// `run.yaml`.
     pub run: RunInfo,
-    /// Plan lines by index.
-    pub plan: Vec<PlanLine>,
-    /// Client records by plan index.
-    pub records: BTreeMap<u64, RequestRecord>,
-    /// Plan indexes with more than one record.
-    pub repeated_records: BTreeSet<u64>,
-    /// Joined accounting by plan index.
-    pub joined: BTreeMap<u64, JoinedRequest>,
-    /// Joined lines that contradict the kept one of their index.
-    pub rival_rows: Vec<JoinedRequest>,
+    /// Ordinary ids.
+    pub ids: Ids,
+    /// Words that evidence repeats.
+    pub names: Names,
+    /// The plan.
+    pub plan: Plan,
+    /// Client records.
+    pub records: Records,
+    /// Joined accounting.
+    pub joined: JoinedRows,
     /// Fault hits.
-    pub hits: Vec<Hit>,
-    /// Node calls; a call that ended appears once, with its end.
-    pub calls: Vec<NodeCall>,
+    pub hits: Hits,
+    /// Node calls.
+    pub calls: Calls,
     /// Allocator calls.
-    pub dapi: Vec<DapiCallRecord>,
+    pub allocator: Allocator,
     /// Events.
     pub events: Vec<Event>,
     /// Drain samples.
     pub drain: Vec<DrainSample>,
     /// Snapshots by moment.
     pub snapshots: BTreeMap<Moment, Snapshot>,
+    /// Diffs and inferences of all snapshots.
+    pub sessions: Sessions,
     /// Applied fault configuration.
     pub applied: Value,
     /// Why an input can't be used, by its file name.
@@ -65,58 +77,38 @@ impl Evidence {
     /// [`NoRun`] when `run.yaml` is absent, damaged or of a newer format: then nothing is known about the run.
     pub fn read(reader: &RunReader) -> Result<Self, NoRun> {
         let run = read_run(reader)?;
-        let mut missing = BTreeMap::new();
-        let mut plan: Vec<PlanLine> = lines(reader, PLAN, &mut missing, |line: &PlanLine| Some(line.v));
-        plan.sort_by_key(|line| line.index);
-        let (records, repeated_records) =
-            records(lines(reader, REQUESTS, &mut missing, |record: &RequestRecord| Some(record.v)));
-        let (joined, rival_rows) =
-            rows(lines(reader, ACCOUNTING, &mut missing, |row: &JoinedRequest| Some(row.v)));
-        let mut snapshots = BTreeMap::new();
-        for moment in [Moment::Before, Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal] {
-            let name = format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", moment.dir());
-            match reader.json::<Snapshot>(&name) {
-                Ok(Some(snapshot)) if snapshot.v > EVIDENCE_VERSION => {
-                    drop(missing.insert(name, newer(snapshot.v)));
-                }
-                Ok(Some(snapshot)) if snapshot.moment != moment => {
-                    let text = format!("holds the snapshot of {}", snapshot.moment.dir());
-                    drop(missing.insert(name, text));
-                }
-                Ok(Some(snapshot)) => drop(snapshots.insert(moment, snapshot)),
-                Ok(None) => drop(missing.insert(name, "the file is absent".to_owned())),
-                Err(bad) => drop(missing.insert(name, bad.why)),
-            }
-        }
-        let events = events(reader, &mut missing);
-        let applied = match reader.json(FAULTS_APPLIED) {
-            Ok(Some(applied)) => applied,
-            Ok(None) => {
-                missing.insert(FAULTS_APPLIED.to_owned(), "the file is absent".to_owned());
-                Value::Null
-            }
-            Err(bad) => {
-                missing.insert(FAULTS_APPLIED.to_owned(), bad.why);
-                Value::Null
-            }
-        };
+        let ids = Ids::new(&run.resolved.scenario.name, run.resolved.scenario.seed);
+        let mut files = Files { reader, missing: BTreeMap::new(), names: Names::default() };
+        let mut snapshots = files.snapshots();
+        let sessions = files.sessions(&mut snapshots);
+        let plan = files.plan(&ids, run.resolved.scenario.workload.prompt.input_tokens);
+        let records = files.records(&ids, run.resolved.requests_max);
+        let hits = files.hits(&ids);
+        let mut allocator = files.allocator();
+        let joined = files.joined(&ids, run.resolved.requests_max);
+        let calls = files.calls(&run, &ids, &joined, &hits, &mut allocator);
+        let events = events(reader, &mut files.missing);
+        let applied = files.applied();
         let mut drain: Vec<DrainSample> =
-            lines(reader, DRAIN, &mut missing, |sample: &DrainSample| Some(sample.v));
+            lines(reader, DRAIN, &mut files.missing, |sample: &DrainSample| Some(sample.v));
         drain.sort_by_key(|sample| sample.at_us);
+        let Files { missing, names, .. } = files;
         let mut evidence = Self {
+            reader: reader.clone(),
             run,
+            ids,
+            names,
             plan,
             records,
-            repeated_records,
             joined,
-            rival_rows,
-            hits: lines(reader, HITS, &mut missing, |_: &Hit| None),
-            calls: merge_calls(lines(reader, NODE_CALLS, &mut missing, |_: &NodeCall| None)),
-            dapi: lines(reader, DAPI_CALLS, &mut missing, |_: &DapiCallRecord| None),
+            hits,
+            calls,
+            allocator,
             drain,
             applied,
             events,
             snapshots,
+            sessions,
             missing,
         };
         evidence.note_declared_gaps();
@@ -163,16 +155,249 @@ impl Evidence {
             .collect()
     }
 
-    /// Hits by request id.
+    /// The id of the request with an index, as its record says, else as its plan or joined line does.
     #[must_use]
-    pub fn hits_by_request(&self) -> HashMap<&str, Vec<&Hit>> {
-        let mut map: HashMap<&str, Vec<&Hit>> = HashMap::new();
-        for hit in &self.hits {
-            if let Some(id) = hit.request_id.as_deref() {
-                map.entry(id).or_default().push(hit);
+    pub fn id(&self, index: u64) -> String {
+        let planned = if self.records.get(index).is_some() { None } else { self.plan.odd_id(index) };
+        let odd = self.records.odd_id(index).or(planned);
+        odd.map_or_else(|| self.ids.id(index), str::to_owned)
+    }
+
+    /// The id of a planned request, as the plan has it.
+    #[must_use]
+    pub fn planned_id(&self, index: u64) -> String {
+        self.plan.odd_id(index).map_or_else(|| self.ids.id(index), str::to_owned)
+    }
+
+    /// The id of a joined line.
+    #[must_use]
+    pub fn joined_id(&self, index: u64) -> String {
+        self.joined.odd_id(index).map_or_else(|| self.ids.id(index), str::to_owned)
+    }
+
+    /// The index of the record with an id.
+    #[must_use]
+    pub fn index_of(&self, id: &str) -> Option<u64> {
+        let ordinary = self.ids.index(id).filter(|index| {
+            self.records.get(*index).is_some() && self.records.odd_id(*index).is_none()
+        });
+        ordinary.or_else(|| self.records.find_odd(id))
+    }
+
+    /// Rules that hit the request of a record: different ones, in order of their names.
+    #[must_use]
+    pub fn rules_of(&self, index: u64) -> Vec<&str> {
+        let mut rules: Vec<&str> = self.hits_of(index).map(|hit| self.names.word(hit.rule)).collect();
+        rules.sort_unstable();
+        rules.dedup();
+        rules
+    }
+
+    /// Hits on the request of a record.
+    pub fn hits_of(&self, index: u64) -> impl Iterator<Item = &crate::calls::Hit> {
+        let who = match self.records.odd_id(index) {
+            Some(odd) => self.names.find(odd).map(Who::Other),
+            None => Some(Who::Index(index)),
+        };
+        who.into_iter().flat_map(|who| self.hits.of(who))
+    }
+
+    /// The name of a word that evidence uses.
+    #[must_use]
+    pub fn name(&self, word: &str) -> Option<Name> {
+        self.names.find(word)
+    }
+}
+
+/// The files while they are read.
+struct Files<'r> {
+    reader: &'r RunReader,
+    missing: BTreeMap<String, String>,
+    names: Names,
+}
+
+impl Files<'_> {
+    /// More lines than a file has.
+    fn cap(&self, name: &str) -> u64 {
+        self.reader.len(name) / LINE_LEN_MIN + 1
+    }
+
+    /// Reads a file line by line; damage makes the whole input unusable for a pass, what could be read is kept.
+    fn each(
+        &mut self,
+        name: &str,
+        mut take: impl FnMut(RawLine<'_>, &mut Names, &RunReader) -> Result<(), String>,
+    ) {
+        let Some(mut lines) = self.reader.raw_lines(name) else {
+            self.missing.insert(name.to_owned(), "the file is absent".to_owned());
+            return;
+        };
+        let mut damage = Damage::default();
+        while let Some(line) = lines.next() {
+            match line {
+                Ok(line) => {
+                    let number = line.number;
+                    if let Err(why) = take(line, &mut self.names, self.reader) {
+                        damage.add(number, why);
+                    }
+                }
+                Err(bad) => damage.add(bad.line, bad.why),
             }
         }
-        map
+        damage.note(name, &mut self.missing);
+    }
+
+    fn snapshots(&mut self) -> BTreeMap<Moment, Snapshot> {
+        let mut snapshots = BTreeMap::new();
+        for moment in [Moment::Before, Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal] {
+            let name = format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", moment.dir());
+            let why = match self.reader.json::<Snapshot>(&name) {
+                Ok(Some(snapshot)) if snapshot.v > SNAPSHOT_VERSION => newer(snapshot.v, SNAPSHOT_VERSION),
+                Ok(Some(snapshot)) if snapshot.moment != moment => {
+                    format!("holds the snapshot of {}", snapshot.moment.dir())
+                }
+                Ok(Some(snapshot)) => {
+                    snapshots.insert(moment, snapshot);
+                    continue;
+                }
+                Ok(None) => "the file is absent".to_owned(),
+                Err(bad) => bad.why,
+            };
+            self.missing.insert(name, why);
+        }
+        snapshots
+    }
+
+    /// Version 1 held everything in the snapshots; later ones refer to two files.
+    fn sessions(&mut self, snapshots: &mut BTreeMap<Moment, Snapshot>) -> Sessions {
+        let mut sessions = Sessions::new(snapshots, self.cap(DIFFS).max(self.cap(INFERENCES)));
+        if !snapshots.is_empty() && snapshots.values().all(|snapshot| snapshot.v == 1) {
+            sessions.take_inline(snapshots, &mut self.names);
+            sessions.finish_diffs(self.reader);
+            return sessions;
+        }
+        self.each(DIFFS, |raw, names, _| {
+            let line = parse::<DiffLine<'_>>(raw.bytes)
+                .and_then(|line| numbered(line.v, line.n, raw.number).map(|()| line));
+            match line {
+                Ok(line) => sessions.take_line(&line, names),
+                Err(why) => {
+                    sessions.skip_line();
+                    return Err(why);
+                }
+            }
+            Ok(())
+        });
+        self.each(INFERENCES, |raw, names, _| {
+            let line =
+                parse::<InferenceLine<'_>>(raw.bytes)
+                .and_then(|line| numbered(line.v, line.n, raw.number).map(|()| line));
+            match line {
+                Ok(line) => sessions.take_inference(&line.escrow, line.nonce, line.inference.as_ref(), names),
+                Err(why) => {
+                    sessions.skip_inference();
+                    return Err(why);
+                }
+            }
+            Ok(())
+        });
+        self.references(snapshots, &sessions);
+        sessions.finish_diffs(self.reader);
+        sessions
+    }
+
+    /// A snapshot refers to lines: those must be there.
+    fn references(&mut self, snapshots: &BTreeMap<Moment, Snapshot>, sessions: &Sessions) {
+        let logs = snapshots.values().flat_map(|snapshot| &snapshot.hosts).flat_map(|host| &host.escrows);
+        let spans = logs.flat_map(|log| &log.log);
+        let diffs = spans.map(|span| span.first.saturating_add(span.count).saturating_sub(1)).max();
+        let inferences = snapshots.values().map(|snapshot| snapshot.inference_lines).max();
+        for (name, wanted, there) in
+            [(DIFFS, diffs, sessions.lines()), (INFERENCES, inferences, sessions.inference_lines())]
+        {
+            let wanted = wanted.unwrap_or_default();
+            if wanted > there {
+                let text = format!("snapshots refer to line {wanted}, {there} are there");
+                self.missing.entry(name.to_owned()).or_insert(text);
+            }
+        }
+    }
+
+    fn plan(&mut self, ids: &Ids, usual_tokens: u32) -> Plan {
+        let mut plan = Plan::new(self.cap(PLAN), usual_tokens);
+        self.each(PLAN, |raw, _, _| {
+            let line: PlanLine<'_> = parse(raw.bytes)?;
+            not_newer(line.v)?;
+            plan.take(&line, ids);
+            Ok(())
+        });
+        plan
+    }
+
+    fn records(&mut self, ids: &Ids, planned: u64) -> Records {
+        let mut records = Records::new(self.cap(REQUESTS).min(planned));
+        self.each(REQUESTS, |raw, names, _| {
+            let line: RecordLine<'_> = parse(raw.bytes)?;
+            not_newer(line.v)?;
+            records.take(&line, ids, names);
+            Ok(())
+        });
+        records
+    }
+
+    fn hits(&mut self, ids: &Ids) -> Hits {
+        let mut hits = Hits::default();
+        self.each(HITS, |raw, names, _| {
+            hits.take(&parse::<HitLine<'_>>(raw.bytes)?, ids, names);
+            Ok(())
+        });
+        hits.finish();
+        hits
+    }
+
+    fn allocator(&mut self) -> Allocator {
+        let mut allocator = Allocator::new(self.cap(DAPI_CALLS));
+        self.each(DAPI_CALLS, |raw, names, _| {
+            allocator.take(&parse::<DapiLine<'_>>(raw.bytes)?, names);
+            Ok(())
+        });
+        allocator
+    }
+
+    fn joined(&mut self, ids: &Ids, planned: u64) -> JoinedRows {
+        let mut joined = JoinedRows::new(self.cap(ACCOUNTING).min(planned));
+        self.each(ACCOUNTING, |raw, names, reader| {
+            let line: JoinedLine<'_> = parse(raw.bytes)?;
+            not_newer(line.v)?;
+            joined.take(&line, raw.offset, ids, names, reader)
+        });
+        joined
+    }
+
+    fn calls(
+        &mut self,
+        run: &RunInfo,
+        ids: &Ids,
+        joined: &JoinedRows,
+        hits: &Hits,
+        allocator: &mut Allocator,
+    ) -> Calls {
+        let mut fold = CallFold::new(run, ids, joined, hits, self.cap(NODE_CALLS));
+        self.each(NODE_CALLS, |raw, names, _| {
+            fold.take(&parse::<NodeCallLine<'_>>(raw.bytes)?, allocator, names);
+            Ok(())
+        });
+        fold.finish(&self.names)
+    }
+
+    fn applied(&mut self) -> Value {
+        let why = match self.reader.json(FAULTS_APPLIED) {
+            Ok(Some(applied)) => return applied,
+            Ok(None) => "the file is absent".to_owned(),
+            Err(bad) => bad.why,
+        };
+        self.missing.insert(FAULTS_APPLIED.to_owned(), why);
+        Value::Null
     }
 }
 
@@ -182,20 +407,58 @@ fn read_run(reader: &RunReader) -> Result<RunInfo, NoRun> {
         Ok(None) => return Err(NoRun(format!("{RUN} is absent: this is no run directory"))),
         Err(bad) => return Err(NoRun(format!("{RUN}: {}", bad.why))),
     };
-    let run: RunInfo = serde_yaml::from_str(&text).map_err(|error| NoRun(format!("{RUN}: {error}")))?;
-    if run.v > EVIDENCE_VERSION {
-        let text = format!("{RUN} has format version {}, this build reads up to {EVIDENCE_VERSION}", run.v);
-        return Err(NoRun(text));
+    /// The version alone: a newer file may have keys that this build can't know.
+    #[derive(serde::Deserialize)]
+    struct Version {
+        v: u32,
     }
-    Ok(run)
+    if let Ok(Version { v }) = serde_yaml::from_str(&text)
+        && v > EVIDENCE_VERSION
+    {
+        return Err(NoRun(format!("{RUN} has {}", newer(v, EVIDENCE_VERSION))));
+    }
+    serde_yaml::from_str(&text).map_err(|error| NoRun(format!("{RUN}: {error}")))
 }
 
-fn newer(version: u32) -> String {
-    format!("format version {version}, this build reads up to {EVIDENCE_VERSION}")
+fn newer(version: u32, known: u32) -> String {
+    format!("format version {version}, this build reads up to {known}")
 }
 
-/// Reads a JSON Lines file; damage makes the whole input unusable for a pass, what could be read is kept. Lines of a
-/// newer format are not used: a field may mean something else there.
+/// Lines of a file that could not be used.
+#[derive(Debug, Default)]
+struct Damage {
+    named: Vec<String>,
+    count: u64,
+}
+
+impl Damage {
+    fn add(&mut self, line: u64, why: String) {
+        self.count += 1;
+        if self.named.len() < BAD_LINES_NAMED_MAX {
+            self.named.push(format!("line {line}: {why}"));
+        }
+    }
+
+    fn note(self, name: &str, missing: &mut BTreeMap<String, String>) {
+        if self.count > 0 {
+            let text = format!("{} damaged lines ({})", self.count, self.named.join("; "));
+            missing.insert(name.to_owned(), text);
+        }
+    }
+}
+
+/// Lines of a newer format are not used: a field may mean something else there.
+fn not_newer(version: u32) -> Result<(), String> {
+    if version > EVIDENCE_VERSION { Err(newer(version, EVIDENCE_VERSION)) } else { Ok(()) }
+}
+
+/// The same for lines that others refer to by their number.
+fn numbered(version: u32, number: u64, place: u64) -> Result<(), String> {
+    not_newer(version)?;
+    if number == place { Ok(()) } else { Err(format!("it is number {number}")) }
+}
+
+/// Reads a small JSON Lines file whole.
 fn lines<T: DeserializeOwned>(
     reader: &RunReader,
     name: &str,
@@ -207,47 +470,18 @@ fn lines<T: DeserializeOwned>(
         return Vec::new();
     };
     let mut read = Vec::new();
-    let mut bad = Vec::new();
-    for (number, line) in lines.enumerate() {
+    let mut damage = Damage::default();
+    for (line, number) in lines.zip(1..) {
         match line {
-            Ok(value) => match version(&value).filter(|version| *version > EVIDENCE_VERSION) {
-                Some(version) => bad.push(format!("line {}: {}", number + 1, newer(version))),
-                None => read.push(value),
+            Ok(value) => match not_newer(version(&value).unwrap_or_default()) {
+                Ok(()) => read.push(value),
+                Err(why) => damage.add(number, why),
             },
-            Err(line) => bad.push(format!("line {}: {}", line.line, line.why)),
+            Err(line) => damage.add(line.line, line.why),
         }
     }
-    if !bad.is_empty() {
-        let named = bad.iter().take(BAD_LINES_NAMED_MAX).cloned().collect::<Vec<_>>().join("; ");
-        missing.insert(name.to_owned(), format!("{} damaged lines ({named})", bad.len()));
-    }
+    damage.note(name, missing);
     read
-}
-
-fn records(read: Vec<RequestRecord>) -> (BTreeMap<u64, RequestRecord>, BTreeSet<u64>) {
-    let mut records = BTreeMap::new();
-    let mut repeated = BTreeSet::new();
-    for record in read {
-        let index = record.index;
-        if records.insert(index, record).is_some() {
-            repeated.insert(index);
-        }
-    }
-    (records, repeated)
-}
-
-/// Keeps one line per index. An equal line twice says nothing new; a different one is a second outcome.
-fn rows(read: Vec<JoinedRequest>) -> (BTreeMap<u64, JoinedRequest>, Vec<JoinedRequest>) {
-    let mut rows: BTreeMap<u64, JoinedRequest> = BTreeMap::new();
-    let mut rivals = Vec::new();
-    for row in read {
-        match rows.get(&row.index) {
-            Some(kept) if *kept != row => rivals.push(row),
-            Some(_) => {}
-            None => drop(rows.insert(row.index, row)),
-        }
-    }
-    (rows, rivals)
 }
 
 /// Events in order, without the teardown: it can't change the verdict (design section 3), and `analyze` must see
@@ -264,16 +498,4 @@ fn events(reader: &RunReader, missing: &mut BTreeMap<String, String>) -> Vec<Eve
     let end = events.iter().position(|event| event.event == teardown).unwrap_or(events.len());
     events.truncate(end);
     events
-}
-
-/// A call is logged at its start and again at its end: keeps the end when there is one.
-fn merge_calls(read: Vec<NodeCall>) -> Vec<NodeCall> {
-    let mut calls: BTreeMap<(String, u64), NodeCall> = BTreeMap::new();
-    for call in read {
-        let key = (call.node.clone(), call.call);
-        if call.ended_us.is_some() || !calls.contains_key(&key) {
-            calls.insert(key, call);
-        }
-    }
-    calls.into_values().collect()
 }

@@ -1,12 +1,17 @@
 //! The fault oracle from two independent sources (design section 6): the rules as the scenario and the seed select
 //! them, and what the nodes say they did. Where they disagree nothing may be concluded.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use scenario::control::{Hit, NodeCall, NodeOutcome};
+use scenario::control::NodeOutcome;
 use scenario::draw::selected;
-use scenario::fault::{Attempts, FaultAction, Select};
+use scenario::fault::{Attempts, CallKind, FaultAction, Select};
 use scenario::model::{FaultRule, Resolved};
+
+use crate::calls::{Hits, Who};
+use crate::lines::NodeCallLine;
+use crate::requests::Ids;
+use crate::table::{Name, Names};
 
 /// Purpose of the selection draw of fault rules.
 pub const SELECT_PURPOSE: &str = "fault";
@@ -14,14 +19,29 @@ pub const SELECT_PURPOSE: &str = "fault";
 /// What the oracle found.
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
-    /// Differences between the two sources, in words.
+    /// Differences between the two sources, in words; bounded.
     pub differences: Vec<String>,
+    /// All differences, kept or not.
+    pub differences_total: u64,
     /// Request ids that the differences are about: nothing may be concluded about what hit them.
     pub disputed: BTreeSet<String>,
     /// Calls on which both sources were compared.
     pub compared: u64,
     /// Distinct executed request ids hit, by rule.
-    pub hit_ids: BTreeMap<String, BTreeSet<String>>,
+    pub hit_ids: BTreeMap<String, HashSet<Who>>,
+}
+
+/// Differences that are kept in words.
+const DIFFERENCES_MAX: usize = 1_000;
+
+impl Oracle {
+    fn differ(&mut self, id: &str, text: String) {
+        self.disputed.insert(id.to_owned());
+        self.differences_total += 1;
+        if self.differences.len() < DIFFERENCES_MAX {
+            self.differences.push(text);
+        }
+    }
 }
 
 /// Node instances that a rule applies to.
@@ -43,84 +63,103 @@ pub fn selects(seed: u64, rule: &FaultRule, id: &str) -> bool {
     }
 }
 
-/// Compares both sources over every ended call of a planned request.
-#[must_use]
-pub fn compare(resolved: &Resolved, salt: &str, calls: &[NodeCall], hits: &[Hit]) -> Oracle {
-    let rules: Vec<(&FaultRule, Vec<&str>)> = resolved
-        .scenario
-        .faults
-        .iter()
-        .filter(|rule| matches!(rule.action, FaultAction::Node(_)))
-        .map(|rule| (rule, rule_nodes(resolved, rule)))
-        .collect();
-    let mut oracle = Oracle::default();
-    let mut logged: HashMap<(&str, &str, &str, u64), u64> = HashMap::new();
-    for hit in hits {
-        if let Some(id) = hit.request_id.as_deref() {
-            *logged.entry((hit.place.as_str(), hit.rule.as_str(), id, hit.attempt)).or_default() += 1;
-        }
-    }
-    for call in calls {
-        let ours = call.salt.as_deref() == Some(salt);
-        let (true, Some(id)) = (ours, call.request_id.as_deref()) else { continue };
-        if matches!(call.outcome, NodeOutcome::Running | NodeOutcome::Rejected | NodeOutcome::BadRequest) {
-            continue;
-        }
-        oracle.compared += 1;
-        let expected = expected_rule(resolved.scenario.seed, &rules, call, id);
-        let hit = call.rule.as_deref();
-        if expected != hit
-            && !(hit.is_none() && matches!(call.outcome, NodeOutcome::ClientCancelled | NodeOutcome::Killed))
-        {
-            oracle.disputed.insert(id.to_owned());
-            let text = |rule: Option<&str>| rule.unwrap_or("no rule").to_owned();
-            oracle.differences.push(format!(
-                "call {} of {id} at {}: selected by {}, carried out {}",
-                call.call,
-                call.node,
-                text(expected),
-                text(hit)
-            ));
-        }
-        if let Some(rule) = hit {
-            let in_log = logged.get_mut(&(call.node.as_str(), rule, id, call.attempt));
-            match in_log {
-                Some(count) if *count > 0 => *count -= 1,
-                _ => {
-                    let text = format!("call {} of {id} at {}: no hit logged", call.call, call.node);
-                    oracle.differences.push(text);
-                    oracle.disputed.insert(id.to_owned());
-                }
-            }
-            if call.kind == scenario::fault::CallKind::Execution {
-                oracle.hit_ids.entry(rule.to_owned()).or_default().insert(id.to_owned());
-            }
-        }
-    }
-    for ((place, rule, id, _), count) in logged {
-        if count > 0 {
-            oracle.disputed.insert(id.to_owned());
-            oracle.differences.push(format!("hit of {rule} on {id} at {place} without a call"));
-        }
-    }
-    oracle.differences.sort_unstable();
-    oracle
+/// A rule that acts at nodes, with its nodes.
+#[derive(Debug)]
+struct NodeRule<'a> {
+    rule: &'a FaultRule,
+    nodes: Vec<&'a str>,
 }
 
-/// The first rule in order that matches, as `OpenaiConfig` defines it.
-fn expected_rule<'a>(
+/// Compares both sources, call by call.
+#[derive(Debug)]
+pub(crate) struct OracleFold<'a> {
     seed: u64,
-    rules: &[(&'a FaultRule, Vec<&str>)],
-    call: &NodeCall,
-    id: &str,
-) -> Option<&'a str> {
-    rules
-        .iter()
-        .find(|(rule, nodes)| {
+    rules: Vec<NodeRule<'a>>,
+    logged: HashMap<(Name, Name, Who, u64), u64>,
+    oracle: Oracle,
+}
+
+impl<'a> OracleFold<'a> {
+    pub(crate) fn new(resolved: &'a Resolved, hits: &Hits) -> Self {
+        let rules = resolved.scenario.faults.iter().filter(|rule| matches!(rule.action, FaultAction::Node(_)));
+        let mut logged = HashMap::new();
+        for hit in hits.iter() {
+            if let Some(who) = hit.who {
+                *logged.entry((hit.place, hit.rule, who, hit.attempt)).or_default() += 1;
+            }
+        }
+        Self {
+            seed: resolved.scenario.seed,
+            rules: rules.map(|rule| NodeRule { rule, nodes: rule_nodes(resolved, rule) }).collect(),
+            logged,
+            oracle: Oracle::default(),
+        }
+    }
+
+    /// An ended call of a planned request.
+    pub(crate) fn take(
+        &mut self,
+        call: &NodeCallLine<'_>,
+        node: Name,
+        id: &str,
+        ids: &Ids,
+        names: &mut Names,
+    ) {
+        if matches!(call.outcome, NodeOutcome::Running | NodeOutcome::Rejected | NodeOutcome::BadRequest) {
+            return;
+        }
+        self.oracle.compared += 1;
+        let expected = self.expected_rule(call, id);
+        let hit = call.rule.as_deref();
+        let cut = matches!(call.outcome, NodeOutcome::ClientCancelled | NodeOutcome::Killed);
+        if expected != hit && !(hit.is_none() && cut) {
+            let text = format!(
+                "call {} of {id} at {}: selected by {}, carried out {}",
+                call.call,
+                &*call.node,
+                expected.unwrap_or("no rule"),
+                hit.unwrap_or("no rule")
+            );
+            self.oracle.differ(id, text);
+        }
+        let Some(rule) = hit else { return };
+        let who = Who::of(id, ids, names);
+        match self.logged.get_mut(&(node, names.name(rule), who, call.attempt)) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => {
+                let text = format!("call {} of {id} at {}: no hit logged", call.call, &*call.node);
+                self.oracle.differ(id, text);
+            }
+        }
+        if call.kind == CallKind::Execution {
+            match self.oracle.hit_ids.get_mut(rule) {
+                Some(known) => drop(known.insert(who)),
+                None => drop(self.oracle.hit_ids.insert(rule.to_owned(), HashSet::from([who]))),
+            }
+        }
+    }
+
+    /// The first rule in order that matches, as `OpenaiConfig` defines it.
+    fn expected_rule(&self, call: &NodeCallLine<'_>, id: &str) -> Option<&'a str> {
+        let matching = self.rules.iter().find(|NodeRule { rule, nodes }| {
             rule.on == call.kind
-                && nodes.contains(&call.node.as_str())
+                && nodes.contains(&&*call.node)
                 && (rule.attempts == Attempts::All || call.attempt == 1)
-                && selects(seed, rule, id)
-        })
-        .map(|(rule, _)| rule.id.as_str())
+                && selects(self.seed, rule, id)
+        });
+        matching.map(|matching| matching.rule.id.as_str())
+    }
+
+    pub(crate) fn finish(mut self, ids: &Ids, names: &Names) -> Oracle {
+        let left = self.logged.into_iter().filter(|(_, count)| *count > 0);
+        let mut left: Vec<(Name, Name, Who)> = left.map(|((place, rule, who, _), _)| (place, rule, who)).collect();
+        left.sort_unstable();
+        for (place, rule, who) in left {
+            let id = who.id(ids, names);
+            let (rule, place) = (names.word(rule), names.word(place));
+            self.oracle.differ(&id, format!("hit of {rule} on {id} at {place} without a call"));
+        }
+        self.oracle.differences.sort_unstable();
+        self.oracle
+    }
 }

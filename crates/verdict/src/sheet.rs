@@ -61,6 +61,12 @@ impl Sheet {
         }
     }
 
+    /// Whether one more witness of a reason would be kept: what is costly to find out is asked for those alone.
+    #[must_use]
+    pub fn keeps(&self, reason: &str) -> bool {
+        self.per_reason.get(reason).is_none_or(|seen| *seen < WITNESSES_PER_REASON_MAX as u64)
+    }
+
     /// Names an input that is missing: without a witness the result is unknown.
     pub fn missing(&mut self, what: impl Into<String>) {
         let what = what.into();

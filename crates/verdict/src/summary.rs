@@ -1,6 +1,6 @@
 //! `summary.json`: every signal of the specification's measurements table, from evidence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use evidence::EVIDENCE_VERSION;
 use evidence::assertion::Assertions;
@@ -8,7 +8,7 @@ use evidence::event::EventKind;
 use evidence::record::ClientClass;
 use evidence::snapshot::Moment;
 use evidence::summary::{BASELINE_SENTENCE, ClientSignals, Latency, Summary};
-use scenario::fault::RequestClass;
+use scenario::fault::{Because, RequestClass};
 use serde_json::{Value, json};
 use stats::Histogram;
 use stats::Percentile;
@@ -16,7 +16,7 @@ use stats::Percentile;
 use crate::classify::Decided;
 use crate::judge::reasons;
 use crate::load::Evidence;
-use crate::oracle::Oracle;
+use crate::table::Table;
 
 /// Time during which load was offered: first release to last end of each step. Drains between steps don't count.
 #[must_use]
@@ -32,8 +32,7 @@ pub fn load_span_us(evidence: &Evidence) -> u64 {
 #[must_use]
 pub fn summarize(
     evidence: &Evidence,
-    decided: &BTreeMap<u64, Decided>,
-    oracle: &Oracle,
+    decided: &Table<Decided>,
     assertions: &Assertions,
 ) -> Summary {
     let run = &evidence.run;
@@ -75,7 +74,7 @@ pub fn summarize(
         allocation: allocation(evidence),
         nodes: nodes(evidence),
         validity: validity(evidence),
-        faults: faults(evidence, decided, oracle),
+        faults: faults(evidence, decided),
         not_shown,
         phases_us: phases(evidence),
         note: BASELINE_SENTENCE.to_owned(),
@@ -92,16 +91,6 @@ fn environment(evidence: &Evidence) -> Vec<String> {
         }
     }
     lines
-}
-
-/// A share for display; none of nothing.
-fn share(part: u64, total: u64) -> Option<f64> {
-    (total > 0).then(|| part as f64 / total as f64)
-}
-
-/// Events per second for display; none over no time.
-fn per_second(count: u64, span_us: u64) -> Option<f64> {
-    (span_us > 0).then(|| count as f64 * 1e6 / span_us as f64)
 }
 
 fn word<T: serde::Serialize>(value: &T) -> String {
@@ -121,14 +110,14 @@ fn latency(histogram: &Histogram) -> Latency {
     }
 }
 
-fn client(evidence: &Evidence, decided: &BTreeMap<u64, Decided>) -> ClientSignals {
-    let mut signals = ClientSignals { planned: evidence.plan.len() as u64, ..ClientSignals::default() };
+fn client(evidence: &Evidence, decided: &Table<Decided>) -> ClientSignals {
+    let mut signals = ClientSignals { planned: evidence.plan.len(), ..ClientSignals::default() };
     let (mut ttft, mut total) = (Histogram::new(), Histogram::new());
     let (mut errors, mut failures, mut timeouts, mut good) = (0, 0, 0, 0);
-    for (index, decided) in decided {
+    let mut classes: BTreeMap<(RequestClass, ClientClass), u64> = BTreeMap::new();
+    for (index, decided) in decided.iter() {
         let Some(record) = evidence.records.get(index) else { continue };
-        *signals.classes.entry(word(&decided.class)).or_default() += 1;
-        *signals.client_classes.entry(record.client_class.word()).or_default() += 1;
+        *classes.entry((decided.class, record.client_class)).or_default() += 1;
         if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {
             continue;
         }
@@ -136,8 +125,8 @@ fn client(evidence: &Evidence, decided: &BTreeMap<u64, Decided>) -> ClientSignal
         match decided.class {
             RequestClass::Success | RequestClass::MaskedFault => {
                 good += 1;
-                record.ttft_us().into_iter().for_each(|us| ttft.record(us));
-                record.latency_us().into_iter().for_each(|us| total.record(us));
+                record.ttft.us().into_iter().for_each(|us| ttft.record(us));
+                record.latency.us().into_iter().for_each(|us| total.record(us));
             }
             RequestClass::UnexpectedFailure | RequestClass::Rejected => {
                 errors += 1;
@@ -161,41 +150,40 @@ fn client(evidence: &Evidence, decided: &BTreeMap<u64, Decided>) -> ClientSignal
             }
         }
     }
-    signals.achieved_rps = per_second(signals.sent, load_span_us(evidence));
-    signals.success_rate = share(good, signals.sent);
-    signals.error_rate = share(errors, signals.sent);
-    signals.raw_error_rate = share(failures, signals.sent);
-    signals.timeout_rate = share(timeouts, signals.sent);
+    for ((class, client_class), count) in classes {
+        *signals.classes.entry(word(&class)).or_default() += count;
+        *signals.client_classes.entry(client_class.word()).or_default() += count;
+    }
+    signals.achieved_rps = stats::ratio::per_second(signals.sent, load_span_us(evidence));
+    signals.success_rate = stats::ratio::share(good, signals.sent);
+    signals.error_rate = stats::ratio::share(errors, signals.sent);
+    signals.raw_error_rate = stats::ratio::share(failures, signals.sent);
+    signals.timeout_rate = stats::ratio::share(timeouts, signals.sent);
     signals.ttft = latency(&ttft);
     signals.latency = latency(&total);
     signals
 }
 
 fn devshard(evidence: &Evidence) -> BTreeMap<String, Value> {
-    let accepted = evidence.joined.values().filter(|joined| joined.accepted);
+    let mut accepted = 0;
     let mut outcomes: BTreeMap<&str, u64> = BTreeMap::new();
     let mut decisions: BTreeMap<&str, u64> = BTreeMap::new();
-    for row in accepted.clone().filter_map(|joined| joined.accounting.as_ref()) {
-        *outcomes.entry(row.outcome.as_str()).or_default() += 1;
-        *decisions.entry(row.decision.as_deref().unwrap_or("none")).or_default() += 1;
-    }
-    let mut rejected: BTreeMap<String, u64> = BTreeMap::new();
-    for (index, joined) in &evidence.joined {
-        let Some(record) = evidence.records.get(index).filter(|r| !joined.accepted && r.status.is_some())
-        else {
-            continue;
-        };
-        let reason = record.answer.as_ref().and_then(|answer| answer.error_message.clone());
-        *rejected.entry(reason.unwrap_or_else(|| "no reason given".to_owned())).or_default() += 1;
+    let mut rejected: BTreeMap<&str, u64> = BTreeMap::new();
+    for (index, joined) in evidence.joined.iter() {
+        if joined.accepted {
+            accepted += 1;
+            if let Some(outcome) = evidence.names.maybe(joined.outcome) {
+                *outcomes.entry(outcome).or_default() += 1;
+                let decision = evidence.names.maybe(joined.decision).unwrap_or("none");
+                *decisions.entry(decision).or_default() += 1;
+            }
+        } else if evidence.records.get(index).is_some_and(|record| record.status.is_some()) {
+            let reason = evidence.records.reasons.get(&index).map_or("no reason given", String::as_str);
+            *rejected.entry(reason).or_default() += 1;
+        }
     }
     let phase = |moment| evidence.snapshot(moment).ok();
-    let statuses = phase(Moment::DrainSynced).map(|snapshot| {
-        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-        for inference in snapshot.escrows.iter().flat_map(|escrow| escrow.inferences.values()) {
-            *counts.entry(inference.status.clone()).or_default() += 1;
-        }
-        counts
-    });
+    let statuses = phase(Moment::DrainSynced).map(|_| evidence.sessions.statuses(&evidence.names));
     let queue = phase(Moment::DrainPassive).map(|snapshot| {
         let series = snapshot.host_metrics.values().flatten();
         series
@@ -204,7 +192,7 @@ fn devshard(evidence: &Evidence) -> BTreeMap<String, Value> {
             .sum::<f64>()
     });
     BTreeMap::from([
-        ("accepted".to_owned(), json!(accepted.count())),
+        ("accepted".to_owned(), json!(accepted)),
         ("terminal_outcomes".to_owned(), json!(outcomes)),
         ("decisions".to_owned(), json!(decisions)),
         ("rejected_by_reason".to_owned(), json!(rejected)),
@@ -228,13 +216,14 @@ fn passive_us(evidence: &Evidence) -> Option<u64> {
 fn hosts(evidence: &Evidence) -> BTreeMap<String, Value> {
     let mut per_host: BTreeMap<u32, BTreeMap<&str, u64>> = BTreeMap::new();
     let mut attempts: BTreeMap<u32, u64> = BTreeMap::new();
-    for row in evidence.joined.values().filter_map(|joined| joined.accounting.as_ref()) {
-        for attempt in &row.attempts {
+    for (_, joined) in evidence.joined.iter() {
+        let Some(outcome) = evidence.names.maybe(joined.outcome) else { continue };
+        let of_row = evidence.joined.attempts(joined);
+        for attempt in of_row {
             *attempts.entry(attempt.host_idx).or_default() += 1;
         }
-        let chosen = row.attempts.iter().find(|attempt| attempt.winner).or(row.attempts.last());
-        if let Some(attempt) = chosen {
-            *per_host.entry(attempt.host_idx).or_default().entry(row.outcome.as_str()).or_default() += 1;
+        if let Some(attempt) = of_row.iter().find(|attempt| attempt.winner).or(of_row.last()) {
+            *per_host.entry(attempt.host_idx).or_default().entry(outcome).or_default() += 1;
         }
     }
     attempts
@@ -281,30 +270,37 @@ fn validity(evidence: &Evidence) -> BTreeMap<String, Value> {
     out
 }
 
-fn faults(evidence: &Evidence, decided: &BTreeMap<u64, Decided>, oracle: &Oracle) -> BTreeMap<String, Value> {
+fn faults(evidence: &Evidence, decided: &Table<Decided>) -> BTreeMap<String, Value> {
+    let names = &evidence.names;
+    let mut places: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    for hit in evidence.hits.iter() {
+        let of_rule = places.entry(names.word(hit.rule)).or_default();
+        *of_rule.entry(names.word(hit.place)).or_default() += 1;
+    }
+    let mut classes: BTreeMap<(&str, RequestClass), u64> = BTreeMap::new();
+    let mut reasons: BTreeMap<(&str, Because), u64> = BTreeMap::new();
+    for (index, decided) in decided.iter() {
+        for rule in evidence.rules_of(index) {
+            *classes.entry((rule, decided.class)).or_default() += 1;
+            if let Some(because) = decided.because {
+                *reasons.entry((rule, because)).or_default() += 1;
+            }
+        }
+    }
+    let of_rule = |rule: &str| {
+        let hits: u64 = places.get(rule).into_iter().flat_map(BTreeMap::values).sum();
+        let requests = evidence.calls.oracle.hit_ids.get(rule).map_or(0, HashSet::len);
+        let classes = words(classes.iter().filter(|((of, _), _)| *of == rule).map(|((_, class), n)| (class, n)));
+        let reasons = words(reasons.iter().filter(|((of, _), _)| *of == rule).map(|((_, why), n)| (why, n)));
+        json!({"hits": hits, "distinct_requests": requests, "classes": classes, "because": reasons,
+            "places": places.get(rule).cloned().unwrap_or_default()})
+    };
     let rules = &evidence.run.resolved.scenario.faults;
-    rules
-        .iter()
-        .map(|rule| {
-            let hits = evidence.hits.iter().filter(|hit| hit.rule == rule.id).count();
-            let requests = oracle.hit_ids.get(&rule.id).map_or(0, std::collections::BTreeSet::len);
-            let mut classes: BTreeMap<String, u64> = BTreeMap::new();
-            let mut reasons: BTreeMap<String, u64> = BTreeMap::new();
-            let mut places: BTreeMap<&str, u64> = BTreeMap::new();
-            for hit in evidence.hits.iter().filter(|hit| hit.rule == rule.id) {
-                *places.entry(hit.place.as_str()).or_default() += 1;
-            }
-            for decided in decided.values().filter(|decided| decided.rules.contains(&rule.id)) {
-                *classes.entry(word(&decided.class)).or_default() += 1;
-                if let Some(because) = decided.because {
-                    *reasons.entry(word(&because)).or_default() += 1;
-                }
-            }
-            let value = json!({"hits": hits, "distinct_requests": requests, "classes": classes,
-                "because": reasons, "places": places});
-            (rule.id.clone(), value)
-        })
-        .collect()
+    rules.iter().map(|rule| (rule.id.clone(), of_rule(&rule.id))).collect()
+}
+
+fn words<'c, T: serde::Serialize + 'c>(counts: impl Iterator<Item = (&'c T, &'c u64)>) -> BTreeMap<String, u64> {
+    counts.map(|(what, count)| (word(what), *count)).collect()
 }
 
 fn phases(evidence: &Evidence) -> BTreeMap<String, u64> {

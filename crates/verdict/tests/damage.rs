@@ -9,13 +9,15 @@ use std::path::{Path, PathBuf};
 use evidence::assertion::Status;
 use evidence::exit::Outcome;
 use evidence::rundir::{
-    ACCOUNTING, DAPI_CALLS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS, RUN, RunReader,
+    ACCOUNTING, DAPI_CALLS, DIFFS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, INFERENCES, NODE_CALLS, PLAN, REQUESTS,
+    RUN, RunReader,
 };
 use proptest::prelude::*;
 use support::{MOMENTS, RUN_ID, good, judge_in, snapshot_name};
 use verdict::judge::judge;
 
-const LINES: [&str; 8] = [PLAN, REQUESTS, ACCOUNTING, HITS, NODE_CALLS, DAPI_CALLS, EVENTS, DRAIN];
+const LINES: [&str; 10] =
+    [PLAN, REQUESTS, ACCOUNTING, HITS, NODE_CALLS, DAPI_CALLS, EVENTS, DRAIN, DIFFS, INFERENCES];
 
 fn inputs() -> Vec<String> {
     let mut names: Vec<String> = LINES.iter().map(|name| (*name).to_owned()).collect();
@@ -95,7 +97,7 @@ fn a_newer_format_is_unknown_and_named() {
     for name in versioned {
         is_unknown(&name, "newer", |path| {
             let text = fs::read_to_string(path).expect("a file of the run");
-            let newer = text.replacen("\"v\":1", "\"v\":9", 1).replacen("\"v\": 1", "\"v\": 9", 1);
+            let newer = text.replacen("\"v\":1", "\"v\":9", 1).replacen("\"v\": 2", "\"v\": 9", 1);
             assert_ne!(newer, text, "{path:?} has a version");
             fs::write(path, newer).expect("a file of the run");
         });

@@ -79,6 +79,20 @@ fn every_defect_fires_its_set_and_nothing_else() {
     );
 }
 
+/// Run directories of the earlier format stay readable: what sessions show is judged the same.
+#[test]
+fn version_1_of_snapshots_is_judged_the_same() {
+    for defect in support::defects_session::DEFECTS {
+        let mut files = good();
+        (defect.plant)(&mut files);
+        let told = |judged: verdict::judge::Judgement| {
+            let results = judged.assertions.results.into_iter();
+            results.map(|r| (r.id, r.status, r.evaluated, r.witnesses, r.missing)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(files.judge_as_version_1()), told(files.judge()), "{}", defect.name);
+    }
+}
+
 #[test]
 fn every_assertion_has_at_least_three_defects() {
     let mut counts: BTreeMap<AssertionId, usize> = BTreeMap::new();

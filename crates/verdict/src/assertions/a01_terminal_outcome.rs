@@ -4,7 +4,6 @@
 //! terminal word without a completion time), `two-outcomes` (two rows that contradict each other),
 //! `planned-but-unaccounted` (a planned id without a client record). A row that can't be found is A10's. Source: contract gateway 5.3, 5.4 and 10.2.
 
-use evidence::accounting::AccountingRow;
 use evidence::assertion::AssertionId;
 use evidence::rundir::{ACCOUNTING, PLAN, REQUESTS};
 
@@ -23,34 +22,34 @@ const TERMINAL: [&str; 3] = ["success", "failed", "cached"];
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let evidence = case.evidence;
-    for line in &evidence.plan {
-        if !evidence.records.contains_key(&line.index) {
-            let text = format!("{} is planned but has no client record", line.id);
-            sheet.witness(about_request("planned-but-unaccounted", text, line.id.as_str(), PLAN));
-        }
+    for index in evidence.plan.indexes().filter(|index| evidence.records.get(*index).is_none()) {
+        let id = evidence.planned_id(index);
+        let text = format!("{id} is planned but has no client record");
+        sheet.witness(about_request("planned-but-unaccounted", text, &id, PLAN));
     }
-    for rival in &evidence.rival_rows {
-        let outcome = |row: Option<&AccountingRow>| row.map_or("none", |row| row.outcome.as_str()).to_owned();
-        let kept = outcome(evidence.joined.get(&rival.index).and_then(|row| row.accounting.as_ref()));
-        let text = format!("{} is {kept} and {} in accounting", rival.id, outcome(rival.accounting.as_ref()));
+    for rival in &evidence.joined.rivals {
+        let kept = evidence.joined.get(rival.index).and_then(|joined| evidence.names.maybe(joined.outcome));
+        let other = rival.accounting.as_ref().map_or("none", |row| row.outcome.as_str());
+        let text = format!("{} is {} and {other} in accounting", rival.id, kept.unwrap_or("none"));
         let mut witness = about_request("two-outcomes", text, &rival.id, ACCOUNTING);
         witness.escrow = rival.escrow.clone();
         sheet.witness(witness);
     }
-    for joined in evidence.joined.values().filter(|joined| joined.accepted) {
-        let Some(row) = &joined.accounting else { continue };
+    for (index, joined) in evidence.joined.iter().filter(|(_, joined)| joined.accepted) {
+        let Some(outcome) = evidence.names.maybe(joined.outcome) else { continue };
         sheet.looked(1);
-        let mut witness = if !TERMINAL.contains(&row.outcome.as_str()) {
-            let text = format!("{} is {:?} in accounting after sync", joined.id, row.outcome);
-            about_request("no-terminal-outcome", text, &joined.id, ACCOUNTING)
-        } else if row.completed_at.is_none() && row.outcome != "cached" {
-            let text = format!("{} is {:?} in accounting without a completion time", joined.id, row.outcome);
-            about_request("not-completed", text, &joined.id, ACCOUNTING)
+        let (reason, words) = if !TERMINAL.contains(&outcome) {
+            ("no-terminal-outcome", "after sync")
+        } else if !joined.completed && outcome != "cached" {
+            ("not-completed", "without a completion time")
         } else {
             continue;
         };
-        witness.escrow = Some(row.escrow.clone());
-        witness.nonce = row.winner_nonce.or_else(|| row.attempts.first().map(|attempt| attempt.nonce));
+        let id = evidence.joined_id(index);
+        let text = format!("{id} is {outcome:?} in accounting {words}");
+        let mut witness = about_request(reason, text, &id, ACCOUNTING);
+        witness.escrow = evidence.names.maybe(joined.row_escrow).map(str::to_owned);
+        witness.nonce = evidence.joined.nonce(joined);
         sheet.witness(witness);
     }
 }

@@ -4,11 +4,14 @@
 //! `untouched-cancelled`. Unknown when the two fault sources disagree, when a rule hit nothing, or when fewer
 //! requests were hit than `minimum.fault_hits`. Source: design section 6.
 
+use std::collections::{BTreeMap, HashSet};
+
 use evidence::assertion::AssertionId;
 use evidence::rundir::{ACCOUNTING, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS};
 use scenario::fault::{CallKind, FaultAction, RequestClass};
 
 use super::{Assertion, Case, about_request};
+use crate::calls::Who;
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
@@ -24,7 +27,7 @@ const DIFFERENCES_NAMED_MAX: usize = 5;
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     oracle(case, sheet);
     amounts(case, sheet);
-    for (index, decided) in case.decided {
+    for (index, decided) in case.decided.iter() {
         if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {
             continue;
         }
@@ -33,21 +36,22 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             continue;
         }
         let Some(record) = case.evidence.records.get(index) else { continue };
-        let id = record.id.as_str();
-        if case.oracle.disputed.contains(id) {
+        let id = case.evidence.id(index);
+        if case.oracle.disputed.contains(&id) {
             continue;
         }
         // In a search level what nothing touched counts in the error rate of the level (design section 7).
         if !decided.touched && case.evidence.run.resolved.scenario.workload.search.is_some() {
             continue;
         }
+        let rules = case.evidence.rules_of(index);
         let class = word(&decided.class);
         let because = decided.because.map_or_else(|| "no reason seen".to_owned(), |reason| word(&reason));
         let (reason, text) = if decided.touched {
-            let by = if decided.rules.is_empty() {
+            let by = if rules.is_empty() {
                 "its cancel or a window".to_owned()
             } else {
-                decided.rules.join(", ")
+                rules.join(", ")
             };
             ("outside-expect", format!("{id} was touched by {by} and ended as {class} ({because})"))
         } else {
@@ -58,8 +62,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             };
             (reason, format!("{id} was touched by no fault and ended as {class} ({because})"))
         };
-        let mut witness = about_request(reason, text, id, REQUESTS);
-        witness.subject = decided.rules.first().cloned();
+        let mut witness = about_request(reason, text, &id, REQUESTS);
+        witness.subject = rules.first().map(|rule| (*rule).to_owned());
         witness.detail.insert("class".to_owned(), class.into());
         witness.detail.insert("because".to_owned(), because.into());
         witness.detail.insert("status".to_owned(), record.status.into());
@@ -76,25 +80,28 @@ fn word<T: serde::Serialize>(value: &T) -> String {
 }
 
 fn oracle(case: &Case<'_>, sheet: &mut Sheet) {
-    let differences = &case.oracle.differences;
-    for difference in differences.iter().take(DIFFERENCES_NAMED_MAX) {
+    for difference in case.oracle.differences.iter().take(DIFFERENCES_NAMED_MAX) {
         sheet.missing(format!("plan and hit log disagree: {difference}"));
     }
-    if differences.len() > DIFFERENCES_NAMED_MAX {
-        sheet.missing(format!("plan and hit log disagree {} times in all", differences.len()));
+    let total = case.oracle.differences_total;
+    if total > DIFFERENCES_NAMED_MAX as u64 {
+        sheet.missing(format!("plan and hit log disagree {total} times in all"));
     }
 }
 
 fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
     let scenario = &case.evidence.run.resolved.scenario;
-    let mut all = std::collections::BTreeSet::new();
+    let mut all: HashSet<Who> = HashSet::new();
+    let mut hits: BTreeMap<&str, u64> = BTreeMap::new();
+    for hit in case.evidence.hits.iter() {
+        *hits.entry(case.evidence.names.word(hit.rule)).or_default() += 1;
+    }
     for rule in &scenario.faults {
-        let hits = case.evidence.hits.iter().filter(|hit| hit.rule == rule.id).count();
-        if hits == 0 {
+        if !hits.contains_key(rule.id.as_str()) {
             sheet.missing(format!("rule {} hit nothing: what it should show was not tested", rule.id));
         }
         if matches!(rule.action, FaultAction::Node(_)) && rule.on == CallKind::Execution {
-            all.extend(case.oracle.hit_ids.get(&rule.id).into_iter().flatten());
+            all.extend(case.oracle.hit_ids.get(&rule.id).into_iter().flatten().copied());
         }
     }
     if let Some(minimum) = scenario.minimum.fault_hits
@@ -110,7 +117,7 @@ fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
         }
     }
     if let Some(least) = scenario.minimum.cached {
-        let seen = case.evidence.joined.values().filter(|joined| joined.cached).count() as u64;
+        let seen = case.evidence.joined.iter().filter(|(_, joined)| joined.cached).count() as u64;
         if seen < least {
             sheet.missing(format!("{seen} answers came from the cache, minimum.cached is {least}"));
         }

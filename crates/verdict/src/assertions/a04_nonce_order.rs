@@ -6,17 +6,24 @@
 //! inference's key fields changed), `nonce-in-two-requests`, `nonce-in-two-attempts`, `nonce-above-latest`
 //! (a transaction about an inference that does not exist yet). Source: contract hosts 4.2, gateway 10.2.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
 use evidence::assertion::AssertionId;
-use evidence::rundir::ACCOUNTING;
-use evidence::snapshot::{Diff, Moment, Snapshot};
+use evidence::rundir::{ACCOUNTING, DIFFS, INFERENCES};
+use evidence::sessions::Span;
+use evidence::snapshot::{Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, is_host_log, snapshot_file, unread};
+use super::{Assertion, Case, about_nonce, is_host_log, log_len, snapshot_file, unread};
+use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
+use crate::table::{Bits, Name};
 
-pub(super) const ASSERTION: Assertion =
-    Assertion { id: AssertionId::A4, inputs: &[ACCOUNTING], unit: "diffs of host logs", judge };
+pub(super) const ASSERTION: Assertion = Assertion {
+    id: AssertionId::A4,
+    inputs: &[ACCOUNTING, DIFFS, INFERENCES],
+    unit: "diffs of host logs",
+    judge,
+};
 
 const MOMENTS: [Moment; 4] = [Moment::Before, Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal];
 
@@ -32,8 +39,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             }
         };
         unread(snapshot, moment, is_host_log, sheet);
-        logs(snapshot, moment, &mut earlier, sheet);
-        across_hosts(snapshot, moment, sheet);
+        logs(&case.evidence.sessions, snapshot, moment, &mut earlier, sheet);
+        across_hosts(case, snapshot, moment, sheet);
         for escrow in &snapshot.escrows {
             let status = format!("gateway/{}/status", escrow.escrow);
             if let Some(missing) = snapshot.missing.iter().find(|missing| missing.what == status) {
@@ -53,71 +60,92 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     rows(case, sheet);
 }
 
-/// Contents of the diffs by host and escrow, as an earlier snapshot has them.
-type Logs<'s> = BTreeMap<(&'s str, &'s str), Vec<&'s str>>;
+/// Logs by host and escrow, as an earlier snapshot has them.
+type Logs<'s> = BTreeMap<(&'s str, &'s str), &'s [Span]>;
 
-fn logs<'s>(snapshot: &'s Snapshot, moment: Moment, earlier: &mut Logs<'s>, sheet: &mut Sheet) {
+fn logs<'s>(
+    sessions: &Sessions,
+    snapshot: &'s Snapshot,
+    moment: Moment,
+    earlier: &mut Logs<'s>,
+    sheet: &mut Sheet,
+) {
     let file = snapshot_file(moment);
     for host in &snapshot.hosts {
         for escrow in &host.escrows {
             let who = format!("{} escrow {}", host.service, escrow.escrow);
-            sheet.looked(escrow.diffs.len() as u64);
-            for (position, diff) in escrow.diffs.iter().enumerate() {
-                if diff.nonce != position as u64 + 1 {
-                    let text = format!("{who}: nonce {} stands at place {}", diff.nonce, position + 1);
-                    sheet.witness(about_nonce("nonce-gap", text, &escrow.escrow, diff.nonce, &file));
+            let len = log_len(escrow);
+            sheet.looked(len);
+            for ((line, nonce), place) in sessions.log(&escrow.log).zip(1_u64..) {
+                if nonce != place {
+                    let text = format!("{who}: nonce {nonce} stands at place {place}");
+                    sheet.witness(about_nonce("nonce-gap", text, &escrow.escrow, nonce, &file));
                     break;
                 }
-                start_id(&who, &escrow.escrow, diff, &file, sheet);
+                if sessions.bad_starts.contains(&line) {
+                    start_id(sessions, &who, &escrow.escrow, (line, nonce), &file, sheet);
+                }
             }
             let key = (host.service.as_str(), escrow.escrow.as_str());
-            let contents: Vec<&str> = escrow.diffs.iter().map(|diff| diff.content.as_str()).collect();
-            let before = earlier.entry(key).or_default();
-            if contents.len() < before.len() {
-                let text = format!("{who}: {} diffs, {} before", contents.len(), before.len());
-                let nonce = contents.len() as u64;
-                sheet.witness(about_nonce("nonce-regressed", text, &escrow.escrow, nonce, &file));
+            let before = earlier.insert(key, &escrow.log).unwrap_or_default();
+            let len_before: u64 = before.iter().map(|span| span.count).sum();
+            if len < len_before {
+                let text = format!("{who}: {len} diffs, {len_before} before");
+                sheet.witness(about_nonce("nonce-regressed", text, &escrow.escrow, len, &file));
             }
-            let changed = contents.iter().zip(before.iter()).position(|(now, then)| now != then);
-            if let Some(position) = changed {
-                let nonce = position as u64 + 1;
+            let both = sessions.log(&escrow.log).zip(sessions.log(before)).zip(1_u64..);
+            let mut changed = both.filter(|((now, then), _)| differ(sessions, now.0, then.0));
+            if let Some((_, nonce)) = changed.next() {
                 let text = format!("{who}: nonce {nonce} holds other content than before");
                 sheet.witness(about_nonce("diff-rewritten", text, &escrow.escrow, nonce, &file));
             }
-            *before = contents;
         }
     }
 }
 
-fn start_id(who: &str, escrow: &str, diff: &Diff, file: &str, sheet: &mut Sheet) {
+/// Whether two lines hold other content. Lines of different nonces do.
+fn differ(sessions: &Sessions, one: u64, other: u64) -> bool {
+    let content = |line| sessions.texts(line).map(|texts| &texts.content);
+    one != other && (content(one).is_none() || content(one) != content(other))
+}
+
+fn start_id(
+    sessions: &Sessions,
+    who: &str,
+    escrow: &str,
+    (line, nonce): (u64, u64),
+    file: &str,
+    sheet: &mut Sheet,
+) {
     let starts: Vec<Option<u64>> =
-        diff.txs.iter().filter(|tx| tx.kind == "start").map(|tx| tx.inference).collect();
-    if starts.len() > 1 || starts.iter().any(|id| *id != Some(diff.nonce)) {
-        let text = format!("{who}: nonce {} starts {starts:?}", diff.nonce);
-        sheet.witness(about_nonce("start-id", text, escrow, diff.nonce, file));
+        sessions.txs(line).filter(|tx| tx.kind == Kind::Start).map(|tx| tx.inference).collect();
+    if starts.len() > 1 || starts.iter().any(|id| *id != Some(nonce)) {
+        let text = format!("{who}: nonce {nonce} starts {starts:?}");
+        sheet.witness(about_nonce("start-id", text, escrow, nonce, file));
     }
-    let above = diff.txs.iter().filter(|tx| tx.kind != "start" && tx.inference > Some(diff.nonce));
-    for tx in above {
+    for tx in sessions.txs(line).filter(|tx| tx.kind != Kind::Start && tx.inference > Some(nonce)) {
         let inference = tx.inference.unwrap_or_default();
-        let text = format!("{who}: nonce {} holds {} of inference {inference}", diff.nonce, tx.kind);
+        let text = format!("{who}: nonce {nonce} holds {} of inference {inference}", tx.kind.word());
         sheet.witness(about_nonce("nonce-above-latest", text, escrow, inference, file));
     }
 }
 
-fn across_hosts(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
-    let mut seen: HashMap<(&str, u64), (&str, &str)> = HashMap::new();
-    for host in &snapshot.hosts {
-        for escrow in &host.escrows {
-            for diff in &escrow.diffs {
-                let key = (escrow.escrow.as_str(), diff.nonce);
-                let (other, content) = *seen.entry(key).or_insert((&host.service, &diff.content));
-                if content != diff.content {
+/// Only a nonce that has more than one line can hold different content.
+fn across_hosts(case: &Case<'_>, snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
+    let sessions = &case.evidence.sessions;
+    let file = snapshot_file(moment);
+    for ((escrow, nonce), lines) in &sessions.variants {
+        let escrow = case.evidence.names.word(*escrow);
+        let mut first: Option<(&str, u64)> = None;
+        for host in &snapshot.hosts {
+            for line in super::held(host, escrow, lines) {
+                let (other, of_other) = *first.get_or_insert((&host.service, line));
+                if differ(sessions, of_other, line) {
                     let text = format!(
-                        "escrow {} nonce {}: {other} and {} hold different content",
-                        escrow.escrow, diff.nonce, host.service
+                        "escrow {escrow} nonce {nonce}: {other} and {} hold different content",
+                        host.service
                     );
-                    let file = snapshot_file(moment);
-                    let mut witness = about_nonce("nonce-reused", text, &escrow.escrow, diff.nonce, &file);
+                    let mut witness = about_nonce("nonce-reused", text, escrow, *nonce, &file);
                     witness.service = Some(host.service.clone());
                     sheet.witness(witness);
                 }
@@ -128,48 +156,59 @@ fn across_hosts(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
 
 /// Key fields of an inference never change once it is there.
 fn inferences(case: &Case<'_>, sheet: &mut Sheet) {
-    let mut seen = HashMap::new();
-    for moment in MOMENTS {
-        let Ok(snapshot) = case.evidence.snapshot(moment) else { continue };
-        for escrow in &snapshot.escrows {
-            for (nonce, inference) in &escrow.inferences {
-                let key = (
-                    inference.prompt_hash.as_deref(),
-                    inference.executor_slot,
-                    inference.started_at,
-                    inference.max_tokens,
-                );
-                let first = seen.entry((escrow.escrow.as_str(), *nonce)).or_insert(key);
-                if *first != key {
-                    let text = format!("escrow {} inference {nonce}: its key fields changed", escrow.escrow);
-                    let file = snapshot_file(moment);
-                    sheet.witness(about_nonce("inference-changed", text, &escrow.escrow, *nonce, &file));
-                }
-            }
-        }
+    for changed in &case.evidence.sessions.changed {
+        let (escrow, nonce) = (case.evidence.names.word(changed.escrow), changed.nonce);
+        let text = format!("escrow {escrow} inference {nonce}: its key fields changed");
+        let file = snapshot_file(changed.moment);
+        sheet.witness(about_nonce("inference-changed", text, escrow, nonce, &file));
     }
 }
 
 /// One nonce belongs to one request.
 fn rows(case: &Case<'_>, sheet: &mut Sheet) {
-    let mut owner: BTreeMap<(&str, u64), &str> = BTreeMap::new();
-    for joined in case.evidence.joined.values() {
-        let Some(row) = joined.accounting.as_ref().filter(|row| row.outcome != "cached") else { continue };
-        let mut own = BTreeSet::new();
-        for attempt in &row.attempts {
-            if !own.insert(attempt.nonce) {
-                let text = format!("nonce {} belongs to two attempts of {}", attempt.nonce, joined.id);
+    let (evidence, names) = (case.evidence, &case.evidence.names);
+    let cached = evidence.name("cached");
+    let uncached = || {
+        let rows = evidence.joined.iter();
+        rows.filter(|(_, joined)| joined.outcome.is_some() && joined.outcome != cached)
+    };
+    let mut seen: BTreeMap<Option<Name>, Bits> = BTreeMap::new();
+    let mut twice: BTreeMap<(Option<Name>, u64), Option<u64>> = BTreeMap::new();
+    for (index, joined) in uncached() {
+        let attempts = evidence.joined.attempts(joined);
+        let nonces = seen.entry(joined.row_escrow).or_insert_with(|| Bits::new(evidence.joined.nonce_cap()));
+        for (at, attempt) in attempts.iter().enumerate() {
+            let own = attempts[..at].iter().any(|earlier| earlier.nonce == attempt.nonce);
+            if own {
+                let id = evidence.joined_id(index);
+                let text = format!("nonce {} belongs to two attempts of {id}", attempt.nonce);
+                let escrow = names.maybe(joined.row_escrow).unwrap_or_default();
                 let mut witness =
-                    about_nonce("nonce-in-two-attempts", text, &row.escrow, attempt.nonce, ACCOUNTING);
-                witness.request_id = Some(joined.id.clone());
+                    about_nonce("nonce-in-two-attempts", text, escrow, attempt.nonce, ACCOUNTING);
+                witness.request_id = Some(id);
                 sheet.witness(witness);
+            } else if !nonces.insert(attempt.nonce) {
+                twice.insert((joined.row_escrow, attempt.nonce), None);
             }
-            let first = *owner.entry((&row.escrow, attempt.nonce)).or_insert(&row.request_id);
-            if first != row.request_id {
-                let text = format!("nonce {} belongs to {first} and to {}", attempt.nonce, row.request_id);
+        }
+    }
+    if twice.is_empty() {
+        return;
+    }
+    // Who they belong to is asked only about the few that more than one row has. One row twice is not two requests.
+    for (index, joined) in uncached() {
+        for attempt in evidence.joined.attempts(joined) {
+            let Some(owner) = twice.get_mut(&(joined.row_escrow, attempt.nonce)) else { continue };
+            let first = *owner.get_or_insert(index);
+            let mark = |index| evidence.joined.get(index).map(|joined| joined.row_mark);
+            if mark(first) != mark(index) {
+                let row = |index| evidence.joined.get(index).and_then(|row| evidence.joined.whole(&evidence.reader, row));
+                let name = |index| row(index).and_then(|row| row.accounting).map(|row| row.request_id).unwrap_or_default();
+                let text = format!("nonce {} belongs to {} and to {}", attempt.nonce, name(first), name(index));
+                let escrow = names.maybe(joined.row_escrow).unwrap_or_default();
                 let mut witness =
-                    about_nonce("nonce-in-two-requests", text, &row.escrow, attempt.nonce, ACCOUNTING);
-                witness.request_id = Some(joined.id.clone());
+                    about_nonce("nonce-in-two-requests", text, escrow, attempt.nonce, ACCOUNTING);
+                witness.request_id = Some(evidence.joined_id(index));
                 sheet.witness(witness);
             }
         }

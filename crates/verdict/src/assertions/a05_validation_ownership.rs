@@ -4,17 +4,21 @@
 //! Reasons: `committed-twice`, `executor-validated-itself`, `owned-twice` (two leases of one participant for one
 //! inference, as around an epoch switch), `leased-after-submit` (a submitted lease is claimed again). Source: contract hosts 5.4, 12.1 Q3.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use evidence::assertion::{AssertionId, Status};
-use evidence::snapshot::{Moment, Snapshot};
+use evidence::rundir::DIFFS;
+use evidence::snapshot::{HostEscrow, Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, escrows_in_use, is_host_log, longest_log, snapshot_file, unread};
+use super::{
+    Assertion, Case, about_nonce, escrows_in_use, is_host_log, log_len, longest_log, snapshot_file, unread,
+};
 use crate::applicability::not_applicable;
+use crate::sessions::{Kind, Tx};
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion =
-    Assertion { id: AssertionId::A5, inputs: &[], unit: "committed validations", judge };
+    Assertion { id: AssertionId::A5, inputs: &[DIFFS], unit: "committed validations", judge };
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let run = &case.evidence.run;
@@ -58,35 +62,76 @@ fn commits(case: &Case<'_>, snapshot: &Snapshot, before: Option<&Snapshot>, shee
             sheet.missing(format!("no host log of escrow {escrow}"));
             continue;
         };
-        let mut commits: BTreeMap<(u64, &str), u64> = BTreeMap::new();
-        for (diff, tx) in log.diffs.iter().flat_map(|diff| diff.txs.iter().map(move |tx| (diff, tx))) {
-            if !matches!(tx.kind.as_str(), "validation" | "vote") {
-                continue;
+        failed |= commits_of(case, escrow, log, group, &file, sheet);
+    }
+    failed
+}
+
+/// Which owners committed which inferences. Owners are told apart by their first slot.
+#[derive(Debug, Default)]
+struct Commits {
+    /// A bit per owner below 64, by inference.
+    masks: Vec<u64>,
+    others: HashSet<(u64, usize)>,
+    told: BTreeSet<(u64, usize)>,
+}
+
+impl Commits {
+    /// True when this owner commits this inference for the second time.
+    fn again(&mut self, inference: u64, owner: usize, cap: u64) -> bool {
+        let known = if owner < 64 && inference < cap {
+            let at = inference as usize;
+            if at >= self.masks.len() {
+                self.masks.resize(at + 1, 0);
             }
-            let (Some(inference), Some(slot)) = (tx.inference, tx.slot) else { continue };
-            sheet.looked(1);
-            let owner = group.get(slot as usize).map_or("", String::as_str);
-            let count = commits.entry((inference, owner)).or_default();
-            *count += 1;
-            if *count == 2 {
-                failed = true;
-                let text = format!(
-                    "escrow {}: {owner} committed its validation of {inference} again in nonce {}",
-                    escrow, diff.nonce
-                );
-                let mut witness = about_nonce("committed-twice", text, escrow, inference, &file);
-                witness.subject = Some(owner.to_owned());
-                sheet.witness(witness);
-            }
-            let executor = group.get(usize::try_from(inference).unwrap_or(usize::MAX) % group.len().max(1));
-            if tx.kind == "validation"
-                && executor.is_some_and(|executor| executor == owner)
-                && !owner.is_empty()
-            {
-                failed = true;
-                let text = format!("escrow {}: {owner} validated its own inference {inference}", escrow);
-                sheet.witness(about_nonce("executor-validated-itself", text, escrow, inference, &file));
-            }
+            let known = self.masks[at] & (1 << owner) != 0;
+            self.masks[at] |= 1 << owner;
+            known
+        } else {
+            !self.others.insert((inference, owner))
+        };
+        known && self.told.insert((inference, owner))
+    }
+}
+
+fn commits_of(
+    case: &Case<'_>,
+    escrow: &str,
+    log: &HostEscrow,
+    group: &[String],
+    file: &str,
+    sheet: &mut Sheet,
+) -> bool {
+    let sessions = &case.evidence.sessions;
+    let cap = log_len(log) + 1;
+    let mut commits = Commits::default();
+    let mut failed = false;
+    let txs = sessions.log(&log.log).flat_map(|(line, nonce)| sessions.txs(line).map(move |tx| (nonce, tx)));
+    let firsts: Vec<usize> =
+        group.iter().map(|owner| group.iter().position(|other| other == owner).unwrap_or_default()).collect();
+    for (nonce, tx) in txs {
+        let Tx { kind: Kind::Validation | Kind::Vote, inference: Some(inference), slot: Some(slot), .. } = tx
+        else {
+            continue;
+        };
+        sheet.looked(1);
+        let slot = slot as usize;
+        let owner = group.get(slot).map_or("", String::as_str);
+        if commits.again(inference, firsts.get(slot).copied().unwrap_or(usize::MAX), cap) {
+            failed = true;
+            let text = format!(
+                "escrow {escrow}: {owner} committed its validation of {inference} again in nonce {nonce}"
+            );
+            let mut witness = about_nonce("committed-twice", text, escrow, inference, file);
+            witness.subject = Some(owner.to_owned());
+            sheet.witness(witness);
+        }
+        let executor = group.get(usize::try_from(inference).unwrap_or(usize::MAX) % group.len().max(1));
+        let own = executor.is_some_and(|executor| executor == owner) && !owner.is_empty();
+        if tx.kind == Kind::Validation && own {
+            failed = true;
+            let text = format!("escrow {escrow}: {owner} validated its own inference {inference}");
+            sheet.witness(about_nonce("executor-validated-itself", text, escrow, inference, file));
         }
     }
     failed

@@ -9,35 +9,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::AssertionId;
-use evidence::rundir::{ACCOUNTING, NODE_CALLS};
+use evidence::rundir::{ACCOUNTING, DIFFS, INFERENCES, NODE_CALLS};
 use evidence::snapshot::{HostEscrow, Moment, Snapshot, Tx};
+use scenario::control::NodeOutcome;
 
 use super::{
-    Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, longest_log, snapshot_file,
-    unread,
+    Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, log_len, longest_log,
+    snapshot_file, unread,
 };
+use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
+use crate::table::{Bits, Name, Table};
 
 pub(super) const ASSERTION: Assertion = Assertion {
     id: AssertionId::A6,
-    inputs: &[ACCOUNTING, NODE_CALLS],
+    inputs: &[ACCOUNTING, NODE_CALLS, DIFFS, INFERENCES],
     unit: "inferences and waiting transactions",
     judge,
 };
 
-/// Fingerprint of a ghost: the constant body that the gateway signs for it (contract gateway 6.5).
-const GHOST_PROMPT_HASH: &str = "48808fa46173e7fbca42ea98965dc6d8be18107425af188b38fb6c31d51ad0a2";
-const GHOST_INPUT_LENGTH: u64 = 59;
-const GHOST_MAX_TOKENS: u64 = 1;
-
 /// Life of one inference as a log tells it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Life {
-    started: bool,
     confirmed: bool,
     finished: bool,
     timed_out: bool,
-    validators: BTreeSet<u32>,
+}
+
+/// All lives of a log, and who validated the inferences that somebody asks about.
+#[derive(Debug)]
+struct Lives {
+    table: Table<Life>,
+    validators: BTreeMap<u64, BTreeSet<u32>>,
 }
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
@@ -49,36 +52,24 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     };
     unread(snapshot, Moment::DrainFinal, is_host_state, sheet);
-    let ghosts = ghosts(case);
     // `None`: no log tells what became of the inferences of this escrow.
-    let mut ended: BTreeMap<&str, Option<BTreeSet<u64>>> = BTreeMap::new();
+    let mut ended: BTreeMap<&str, Option<Bits>> = BTreeMap::new();
     for escrow in escrows_in_use(case.evidence) {
         let Some(log) = longest_log(snapshot, escrow) else {
             sheet.missing(format!("no host log of escrow {escrow}"));
             ended.insert(escrow, None);
             continue;
         };
-        let lives = replay(log, sheet);
-        let mut ended_here = BTreeSet::new();
-        for (id, life) in &lives {
+        let lives = replay(&case.evidence.sessions, log, asked(snapshot, escrow), sheet);
+        let mut ended_here = Bits::new(log_len(log) + 1);
+        let name = case.evidence.name(escrow);
+        for (id, life) in lives.table.iter() {
             sheet.looked(1);
             if life.finished || life.timed_out {
-                ended_here.insert(*id);
-                continue;
-            }
-            if case.rule_on("ghost") && ghosts.contains(&(log.escrow.clone(), *id)) {
-                sheet.rule("ghost", "contract gateway 6.5");
-                continue;
-            }
-            let (reason, words) = if life.confirmed {
-                ("started-without-finish", "has a receipt and neither finish nor timeout")
+                ended_here.insert(id);
             } else {
-                ("pending-for-ever", "has neither receipt nor timeout")
-            };
-            let text = format!("escrow {} inference {id} {words}", log.escrow);
-            let mut witness = about_nonce(reason, text, &log.escrow, *id, &snapshot_file(Moment::DrainFinal));
-            witness.request_id = request_of(case, &log.escrow, *id);
-            sheet.witness(witness);
+                unended(case, (escrow, name), id, *life, sheet);
+            }
         }
         mempools(snapshot, escrow, &lives, sheet);
         ended.insert(escrow, Some(ended_here));
@@ -86,72 +77,82 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     executions(case, &ended, sheet);
 }
 
-fn ghosts(case: &Case<'_>) -> BTreeSet<(String, u64)> {
-    let Ok(snapshot) = case.evidence.snapshot(Moment::DrainSynced) else { return BTreeSet::new() };
-    let mut found = BTreeSet::new();
-    for escrow in &snapshot.escrows {
-        for (nonce, inference) in &escrow.inferences {
-            if inference.prompt_hash.as_deref() == Some(GHOST_PROMPT_HASH)
-                && inference.input_length == GHOST_INPUT_LENGTH
-                && inference.max_tokens == GHOST_MAX_TOKENS
-            {
-                found.insert((escrow.escrow.clone(), *nonce));
-            }
-        }
+/// An inference with neither finish nor timeout.
+fn unended(case: &Case<'_>, (escrow, name): (&str, Option<Name>), id: u64, life: Life, sheet: &mut Sheet) {
+    let ghost = name.is_some_and(|name| case.evidence.sessions.is_ghost(name, id));
+    if ghost && case.rule_on("ghost") {
+        sheet.rule("ghost", "contract gateway 6.5");
+        return;
     }
-    found
+    let (reason, words) = if life.confirmed {
+        ("started-without-finish", "has a receipt and neither finish nor timeout")
+    } else {
+        ("pending-for-ever", "has neither receipt nor timeout")
+    };
+    let text = format!("escrow {escrow} inference {id} {words}");
+    let mut witness = about_nonce(reason, text, escrow, id, &snapshot_file(Moment::DrainFinal));
+    if sheet.keeps(reason) {
+        witness.request_id = request_of(case, name, id);
+    }
+    sheet.witness(witness);
 }
 
-fn request_of(case: &Case<'_>, escrow: &str, nonce: u64) -> Option<String> {
-    let mut rows = case.evidence.joined.values();
-    let has = |row: &&evidence::accounting::JoinedRequest| {
-        row.escrow.as_deref() == Some(escrow) && row.calls.iter().any(|call| call.nonce == Some(nonce))
-    };
-    rows.find(has).map(|row| row.id.clone())
+fn request_of(case: &Case<'_>, escrow: Option<Name>, nonce: u64) -> Option<String> {
+    let joined = &case.evidence.joined;
+    let mut rows = joined.iter().filter(|(_, row)| escrow.is_some() && row.escrow == escrow);
+    let found = rows.find(|(_, row)| joined.calls(row).iter().any(|call| call.nonce() == Some(nonce)));
+    found.map(|(index, _)| case.evidence.joined_id(index))
+}
+
+/// Inferences of which a host still has a validation.
+fn asked(snapshot: &Snapshot, escrow: &str) -> BTreeSet<u64> {
+    let logs = snapshot.hosts.iter().flat_map(|host| &host.escrows).filter(|log| log.escrow == escrow);
+    logs.flat_map(|log| &log.mempool).filter_map(|tx| tx.inference).collect()
 }
 
 /// Follows a log and reports transactions without a partner.
-fn replay(log: &HostEscrow, sheet: &mut Sheet) -> BTreeMap<u64, Life> {
+fn replay(sessions: &Sessions, log: &HostEscrow, asked: BTreeSet<u64>, sheet: &mut Sheet) -> Lives {
     let file = snapshot_file(Moment::DrainFinal);
-    let mut lives: BTreeMap<u64, Life> = BTreeMap::new();
-    for (diff, tx) in log.diffs.iter().flat_map(|diff| diff.txs.iter().map(move |tx| (diff, tx))) {
+    let mut table: Table<Life> = Table::new(log_len(log) + 1);
+    let mut validators: BTreeMap<u64, BTreeSet<u32>> =
+        asked.into_iter().map(|id| (id, BTreeSet::new())).collect();
+    let txs = sessions.log(&log.log).flat_map(|(line, nonce)| sessions.txs(line).map(move |tx| (nonce, tx)));
+    for (nonce, tx) in txs {
         let Some(id) = tx.inference else { continue };
-        let known = lives.contains_key(&id);
         let about = |reason: &str, words: &str| {
-            let text = format!("escrow {} nonce {}: {words} {id}", log.escrow, diff.nonce);
+            let text = format!("escrow {} nonce {nonce}: {words} {id}", log.escrow);
             about_nonce(reason, text, &log.escrow, id, &file)
         };
-        if tx.escrow.as_deref().is_some_and(|named| !named.is_empty() && named != log.escrow) {
+        if tx.foreign {
             sheet.witness(about("finish-of-another-escrow", "names another escrow, inference"));
             continue;
         }
-        match tx.kind.as_str() {
-            "start" => lives.entry(id).or_default().started = true,
-            "confirm_start" if !known => {
+        let life = table.get_mut(id);
+        match (tx.kind, life) {
+            (Kind::Start, None) => drop(table.insert(id, Life::default())),
+            (Kind::Start | Kind::Other, _) | (Kind::Timeout, None) => {}
+            (Kind::ConfirmStart, None) => {
                 sheet.witness(about("receipt-without-start", "holds a receipt of unknown inference"));
             }
-            "finish" if !known => sheet.witness(about("finish-without-start", "finishes unknown inference")),
-            "validation" | "vote" if !known => {
+            (Kind::Finish, None) => sheet.witness(about("finish-without-start", "finishes unknown inference")),
+            (Kind::Validation | Kind::Vote, None) => {
                 sheet.witness(about("validation-of-unknown-inference", "validates unknown inference"));
             }
-            kind if known => {
-                let life = lives.entry(id).or_default();
-                match kind {
-                    "confirm_start" => life.confirmed = true,
-                    "finish" => life.finished = true,
-                    "timeout" => life.timed_out = true,
-                    "validation" | "vote" => drop(tx.slot.map(|slot| life.validators.insert(slot))),
-                    _ => {}
+            (Kind::ConfirmStart, Some(life)) => life.confirmed = true,
+            (Kind::Finish, Some(life)) => life.finished = true,
+            (Kind::Timeout, Some(life)) => life.timed_out = true,
+            (Kind::Validation | Kind::Vote, Some(_)) => {
+                if let (Some(slot), Some(known)) = (tx.slot, validators.get_mut(&id)) {
+                    known.insert(slot);
                 }
             }
-            _ => {}
         }
     }
-    lives
+    Lives { table, validators }
 }
 
 /// What is left in mempools after finalize: work that would apply is an orphan, the rest is residue.
-fn mempools(snapshot: &Snapshot, escrow: &str, lives: &BTreeMap<u64, Life>, sheet: &mut Sheet) {
+fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, sheet: &mut Sheet) {
     for host in &snapshot.hosts {
         for log in host.escrows.iter().filter(|log| log.escrow == escrow) {
             for tx in &log.mempool {
@@ -176,38 +177,44 @@ fn mempools(snapshot: &Snapshot, escrow: &str, lives: &BTreeMap<u64, Life>, shee
     }
 }
 
-fn would_apply(tx: &Tx, lives: &BTreeMap<u64, Life>) -> bool {
-    let Some(life) = tx.inference.and_then(|id| lives.get(&id)) else { return false };
+fn would_apply(tx: &Tx, lives: &Lives) -> bool {
+    let Some((id, life)) = tx.inference.and_then(|id| Some((id, lives.table.get(id)?))) else { return false };
+    let validated = |slot| lives.validators.get(&id).is_some_and(|known| known.contains(&slot));
     match tx.kind.as_str() {
         "confirm_start" => !life.confirmed && !life.timed_out,
         "finish" => life.confirmed && !life.finished && !life.timed_out,
-        "validation" => life.finished && tx.slot.is_some_and(|slot| !life.validators.contains(&slot)),
+        "validation" => life.finished && tx.slot.is_some_and(|slot| !validated(slot)),
         _ => false,
     }
 }
 
 /// Every call that a node completed ends as finish or timeout of its nonce.
-fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<BTreeSet<u64>>>, sheet: &mut Sheet) {
-    for joined in case.evidence.joined.values() {
-        let Some(escrow) = &joined.escrow else { continue };
-        let known = match ended.get(escrow.as_str()) {
+fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<Bits>>, sheet: &mut Sheet) {
+    let (joined, names) = (&case.evidence.joined, &case.evidence.names);
+    let of_name: BTreeMap<Name, &Option<Bits>> =
+        ended.iter().filter_map(|(escrow, known)| Some((names.find(escrow)?, known))).collect();
+    for (index, row) in joined.iter() {
+        let Some(name) = row.escrow else { continue };
+        let known = match of_name.get(&name) {
             Some(Some(known)) => known,
             Some(None) => continue,
             None => {
-                sheet.missing(format!("no snapshot shows escrow {escrow} in use"));
+                sheet.missing(format!("no snapshot shows escrow {} in use", names.word(name)));
                 continue;
             }
         };
-        for call in joined.calls.iter().filter(|call| call.outcome == "completed" && call.rule.is_none()) {
-            let Some(nonce) = call.nonce else { continue };
+        let completed = |call: &&crate::requests::Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
+        for call in joined.calls(row).iter().filter(completed) {
+            let Some(nonce) = call.nonce() else { continue };
             sheet.looked(1);
-            if !known.contains(&nonce) {
-                let text =
-                    format!("{} completed call {} of nonce {nonce}, which never ended", call.node, call.call);
-                let mut witness = about_request("execution-without-finish", text, &joined.id, NODE_CALLS);
-                witness.escrow = Some(escrow.clone());
+            if !known.contains(nonce) {
+                let node = names.word(call.node);
+                let text = format!("{node} completed call {} of nonce {nonce}, which never ended", call.call);
+                let id = case.evidence.joined_id(index);
+                let mut witness = about_request("execution-without-finish", text, &id, NODE_CALLS);
+                witness.escrow = Some(names.word(name).to_owned());
                 witness.nonce = Some(nonce);
-                witness.service = Some(call.node.clone());
+                witness.service = Some(node.to_owned());
                 sheet.witness(witness);
             }
         }

@@ -4,18 +4,20 @@
 //! key), order of mempools, times. Reasons: `state-differs`, `lag` (after finalize, whose closing rounds reach every
 //! host, a log is shorter than another's). Source: contract hosts 6.5.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::AssertionId;
 use evidence::event::EventKind;
+use evidence::rundir::DIFFS;
 use evidence::snapshot::{Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, is_host_log, snapshot_file, unread};
+use super::{Assertion, Case, about_nonce, held, is_host_log, log_len, snapshot_file, unread};
 use crate::applicability::not_applicable;
 use crate::sheet::Sheet;
+use crate::table::Bits;
 
 pub(super) const ASSERTION: Assertion =
-    Assertion { id: AssertionId::A7, inputs: &[], unit: "nonces held by two hosts or more", judge };
+    Assertion { id: AssertionId::A7, inputs: &[DIFFS], unit: "nonces held by two hosts or more", judge };
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     if let Some(why) = not_applicable(&case.evidence.run, AssertionId::A7, "") {
@@ -26,7 +28,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         match case.evidence.snapshot(moment) {
             Ok(snapshot) => {
                 every_host(case, snapshot, moment, sheet);
-                compare(snapshot, moment, sheet);
+                compare(case, snapshot, moment, sheet);
             }
             Err(missing) => sheet.missing(missing),
         }
@@ -56,35 +58,48 @@ fn every_host(case: &Case<'_>, snapshot: &Snapshot, moment: Moment, sheet: &mut 
     }
 }
 
-fn compare(snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
+fn compare(case: &Case<'_>, snapshot: &Snapshot, moment: Moment, sheet: &mut Sheet) {
+    sheet.looked(shared(case, snapshot));
+    let (sessions, names) = (&case.evidence.sessions, &case.evidence.names);
     let file = snapshot_file(moment);
-    let mut seen: HashMap<(&str, u64), (&str, &str, &str)> = HashMap::new();
-    for host in &snapshot.hosts {
-        for log in &host.escrows {
-            let mut reported = false;
-            for diff in &log.diffs {
-                let key = (log.escrow.as_str(), diff.nonce);
-                let Some((other, hash, root)) = seen.get(&key).copied() else {
-                    seen.insert(key, (&host.service, &diff.state_hash, &diff.post_state_root));
+    // One divergence changes every later state: the first nonce of a log is the witness.
+    let mut reported = BTreeSet::new();
+    for ((escrow, nonce), lines) in &sessions.variants {
+        let escrow = names.word(*escrow);
+        let mut first: Option<(&str, u64)> = None;
+        for host in &snapshot.hosts {
+            for line in held(host, escrow, lines) {
+                let (other, of_other) = *first.get_or_insert((&host.service, line));
+                let (one, two) = (sessions.texts(of_other), sessions.texts(line));
+                let same_hash = one.map(|texts| &texts.state_hash) == two.map(|texts| &texts.state_hash);
+                let same_root =
+                    one.map(|texts| &texts.post_state_root) == two.map(|texts| &texts.post_state_root);
+                if (same_hash && same_root) || !reported.insert((host.service.as_str(), escrow)) {
                     continue;
-                };
-                sheet.looked(1);
-                // One divergence changes every later state: the first nonce is the witness.
-                if (hash != diff.state_hash || root != diff.post_state_root) && !reported {
-                    reported = true;
-                    let field = if hash == diff.state_hash { "post_state_root" } else { "state_hash" };
-                    let text = format!(
-                        "escrow {} nonce {}: {field} of {other} and {} differ",
-                        log.escrow, diff.nonce, host.service
-                    );
-                    let mut witness = about_nonce("state-differs", text, &log.escrow, diff.nonce, &file);
-                    witness.service = Some(host.service.clone());
-                    witness.subject = Some(field.to_owned());
-                    sheet.witness(witness);
                 }
+                let field = if same_hash { "post_state_root" } else { "state_hash" };
+                let text =
+                    format!("escrow {escrow} nonce {nonce}: {field} of {other} and {} differ", host.service);
+                let mut witness = about_nonce("state-differs", text, escrow, *nonce, &file);
+                witness.service = Some(host.service.clone());
+                witness.subject = Some(field.to_owned());
+                sheet.witness(witness);
             }
         }
     }
+}
+
+/// Diffs whose nonce another host of the same snapshot holds too, or the same host once more.
+fn shared(case: &Case<'_>, snapshot: &Snapshot) -> u64 {
+    let mut seen: BTreeMap<&str, Bits> = BTreeMap::new();
+    let mut shared = 0;
+    for log in snapshot.hosts.iter().flat_map(|host| &host.escrows) {
+        let nonces = seen.entry(&log.escrow).or_insert_with(|| Bits::new(case.evidence.sessions.lines() + 2));
+        for (_, nonce) in case.evidence.sessions.log(&log.log) {
+            shared += u64::from(!nonces.insert(nonce));
+        }
+    }
+    shared
 }
 
 /// Only where finalize succeeded: its closing rounds bring every host to the last nonce.
@@ -96,12 +111,12 @@ fn lag(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
         if what != "finalize" {
             continue;
         }
-        let lengths: Vec<(&str, usize)> = snapshot
+        let lengths: Vec<(&str, u64)> = snapshot
             .hosts
             .iter()
             .filter_map(|host| {
                 let log = host.escrows.iter().find(|log| log.escrow == *escrow)?;
-                Some((host.service.as_str(), log.diffs.len()))
+                Some((host.service.as_str(), log_len(log)))
             })
             .collect();
         let longest = lengths.iter().map(|(_, length)| *length).max().unwrap_or_default();
@@ -110,7 +125,7 @@ fn lag(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
                 let text =
                     format!("{service} has {length} of {longest} diffs of escrow {escrow} after finalize");
                 let file = snapshot_file(Moment::DrainFinal);
-                let mut witness = about_nonce("lag", text, escrow, length as u64, &file);
+                let mut witness = about_nonce("lag", text, escrow, length, &file);
                 witness.service = Some(service.to_owned());
                 sheet.witness(witness);
             }

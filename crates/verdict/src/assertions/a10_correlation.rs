@@ -6,15 +6,16 @@
 //! row), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
 //! its calls shows that), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
 
-use std::collections::BTreeMap;
+use std::collections::{HashMap, HashSet};
 
-use evidence::accounting::{AccountingRow, JoinedRequest};
 use evidence::assertion::AssertionId;
 use evidence::record::ClientClass;
 use evidence::rundir::{ACCOUNTING, HITS, NODE_CALLS, REQUESTS};
 
 use super::{Assertion, Case, about_request};
+use crate::requests::Joined;
 use crate::sheet::Sheet;
+use crate::table::Name;
 
 pub(super) const ASSERTION: Assertion = Assertion {
     id: AssertionId::A10,
@@ -24,96 +25,121 @@ pub(super) const ASSERTION: Assertion = Assertion {
 };
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
-    let mut rows: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-    for (index, joined) in &case.evidence.joined {
+    let evidence = case.evidence;
+    let cached = evidence.name("cached");
+    for (index, joined) in evidence.joined.iter() {
         if !joined.accepted {
-            not_accepted(case, *index, joined, sheet);
+            not_accepted(case, index, sheet);
             continue;
         }
         sheet.looked(1);
-        let fail = |reason: &str, text: String, sheet: &mut Sheet| {
-            let mut witness = about_request(reason, format!("{}: {text}", joined.id), &joined.id, ACCOUNTING);
-            witness.escrow = joined.escrow.clone();
-            witness.nonce = joined.calls.first().and_then(|call| call.nonce);
-            sheet.witness(witness);
-        };
-        let Some(escrow) = &joined.escrow else {
-            fail("no-escrow", joined.missing.join("; "), sheet);
+        let Some(escrow) = joined.escrow else {
+            fail(case, index, joined, ("no-escrow", not_found(case, joined)), sheet);
             continue;
         };
-        let Some(row) = &joined.accounting else {
-            fail("no-accounting-row", joined.missing.join("; "), sheet);
+        let (Some(row_escrow), true) = (joined.row_escrow, joined.outcome.is_some()) else {
+            fail(case, index, joined, ("no-accounting-row", not_found(case, joined)), sheet);
             continue;
         };
-        if row.outcome == "cached" {
+        if joined.outcome == cached {
             continue;
         }
-        if row.escrow != *escrow {
-            fail("other-escrow", format!("the row belongs to escrow {}", row.escrow), sheet);
+        if row_escrow != escrow {
+            let text = format!("the row belongs to escrow {}", evidence.names.word(row_escrow));
+            fail(case, index, joined, ("other-escrow", text), sheet);
         }
-        let rules = case.decided.get(index).map(|decided| decided.rules.as_slice()).unwrap_or_default();
-        let unseen =
-            rules.iter().find(|rule| !joined.calls.iter().any(|call| call.rule.as_ref() == Some(rule)));
+        let calls = evidence.joined.calls(joined);
+        let seen = |rule: &Name| calls.iter().any(|call| call.rule == Some(*rule));
+        let unseen = evidence.hits_of(index).map(|hit| hit.rule).find(|rule| !seen(rule));
         if let Some(rule) = unseen
-            && !case.oracle.disputed.contains(&joined.id)
+            && !case.oracle.disputed.contains(&evidence.joined_id(index))
         {
-            fail("hit-not-joined", format!("{rule} hit it, no joined call shows it"), sheet);
+            let text = format!("{} hit it, no joined call shows it", evidence.names.word(rule));
+            fail(case, index, joined, ("hit-not-joined", text), sheet);
         }
-        if let Some((reason, text)) = attempts(case, joined, row) {
-            fail(reason, text, sheet);
-        }
-        if let Some(other) = rows.insert((&row.escrow, &row.request_id), &joined.id) {
-            fail("shared-row", format!("{other} has the same accounting row {}", row.request_id), sheet);
+        if let Some(found) = attempts(case, joined) {
+            fail(case, index, joined, found, sheet);
         }
     }
+    shared_rows(case, sheet);
 }
 
-fn attempts(case: &Case<'_>, joined: &JoinedRequest, row: &AccountingRow) -> Option<(&'static str, String)> {
-    if row.attempts.is_empty() && !joined.calls.is_empty() {
+fn fail(case: &Case<'_>, index: u64, joined: &Joined, (reason, text): (&str, String), sheet: &mut Sheet) {
+    let id = case.evidence.joined_id(index);
+    let mut witness = about_request(reason, format!("{id}: {text}"), &id, ACCOUNTING);
+    witness.escrow = case.evidence.names.maybe(joined.escrow).map(str::to_owned);
+    witness.nonce = case.evidence.joined.calls(joined).first().and_then(|call| call.nonce());
+    sheet.witness(witness);
+}
+
+/// What the join looked for and did not find, in its own words.
+fn not_found(case: &Case<'_>, joined: &Joined) -> String {
+    let whole = case.evidence.joined.whole(&case.evidence.reader, joined);
+    whole.map(|joined| joined.missing.join("; ")).unwrap_or_default()
+}
+
+fn attempts(case: &Case<'_>, joined: &Joined) -> Option<(&'static str, String)> {
+    let (attempts, calls) = (case.evidence.joined.attempts(joined), case.evidence.joined.calls(joined));
+    if attempts.is_empty() && !calls.is_empty() {
         return Some(("no-attempts", "nodes worked for it, its row names no attempt".to_owned()));
     }
-    let stray = joined.calls.iter().find(|call| {
-        call.nonce.is_some_and(|nonce| !row.attempts.iter().any(|attempt| attempt.nonce == nonce))
-    });
-    if let Some(call) = stray {
-        let nonce = call.nonce.unwrap_or_default();
-        return Some((
-            "call-not-in-accounting",
-            format!("{} worked for nonce {nonce}, no attempt has it", call.node),
-        ));
+    let known = |nonce| attempts.iter().any(|attempt| attempt.nonce == nonce);
+    let stray = calls.iter().find_map(|call| Some((call, call.nonce().filter(|nonce| !known(*nonce))?)));
+    if let Some((call, nonce)) = stray {
+        let node = case.evidence.names.word(call.node);
+        return Some(("call-not-in-accounting", format!("{node} worked for nonce {nonce}, no attempt has it")));
     }
     let devshard = &case.evidence.run.resolved.scenario.devshard;
     let slots = devshard.slots.unwrap_or(devshard.participants);
-    let unknown = row.attempts.iter().find(|attempt| attempt.host_idx >= slots)?;
+    let unknown = attempts.iter().find(|attempt| attempt.host_idx >= slots)?;
     Some(("unknown-host", format!("attempt {} names host {} of {slots}", unknown.nonce, unknown.host_idx)))
 }
 
-fn not_accepted(case: &Case<'_>, index: u64, joined: &JoinedRequest, sheet: &mut Sheet) {
-    let Some(record) = case.evidence.records.get(&index) else { return };
-    match record.status {
-        Some(status) if (200..300).contains(&status) => {
-            sheet.looked(1);
-            let text =
-                format!("{} was answered with {status}, and no node and no escrow knows it", joined.id);
-            sheet.witness(about_request("answered-but-not-accepted", text, &joined.id, ACCOUNTING));
+/// Two accepted requests never share a row.
+fn shared_rows(case: &Case<'_>, sheet: &mut Sheet) {
+    let evidence = case.evidence;
+    let cached = evidence.name("cached");
+    let walked = || {
+        evidence.joined.iter().filter(|(_, joined)| {
+            joined.accepted && joined.escrow.is_some() && joined.outcome.is_some() && joined.outcome != cached
+        })
+    };
+    let mut marks: Vec<u64> = walked().map(|(_, joined)| joined.row_mark).collect();
+    marks.sort_unstable();
+    let twice: HashSet<u64> = marks.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    if twice.is_empty() {
+        return;
+    }
+    let mut rows: HashMap<(Option<Name>, String), u64> = HashMap::new();
+    for (index, joined) in walked().filter(|(_, joined)| twice.contains(&joined.row_mark)) {
+        let row = evidence.joined.whole(&evidence.reader, joined).and_then(|whole| whole.accounting);
+        let Some(row) = row else { continue };
+        if let Some(other) = rows.insert((joined.row_escrow, row.request_id.clone()), index) {
+            let other = evidence.joined_id(other);
+            let text = format!("{other} has the same accounting row {}", row.request_id);
+            fail(case, index, joined, ("shared-row", text), sheet);
         }
-        Some(_) if record.client_class == ClientClass::HttpError => {
-            sheet.looked(1);
-            rejected(case, index, joined, sheet);
-        }
-        _ => {}
     }
 }
 
-/// Refused before acceptance: the client id and a reason are all there can be.
-fn rejected(case: &Case<'_>, index: u64, joined: &JoinedRequest, sheet: &mut Sheet) {
-    let record = case.evidence.records.get(&index);
-    let reason = record
-        .and_then(|record| record.answer.as_ref())
-        .and_then(|answer| answer.error_message.as_deref())
-        .is_some_and(|message| !message.is_empty());
-    if !reason {
-        let text = format!("{} was refused without a reason in the body", joined.id);
-        sheet.witness(about_request("rejected-without-reason", text, &joined.id, REQUESTS));
+fn not_accepted(case: &Case<'_>, index: u64, sheet: &mut Sheet) {
+    let Some(record) = case.evidence.records.get(index) else { return };
+    match record.status {
+        Some(status) if (200..300).contains(&status) => {
+            sheet.looked(1);
+            let id = case.evidence.joined_id(index);
+            let text = format!("{id} was answered with {status}, and no node and no escrow knows it");
+            sheet.witness(about_request("answered-but-not-accepted", text, &id, ACCOUNTING));
+        }
+        Some(_) if record.client_class == ClientClass::HttpError => {
+            sheet.looked(1);
+            // Refused before acceptance: the client id and a reason are all there can be.
+            if !record.reason_given {
+                let id = case.evidence.joined_id(index);
+                let text = format!("{id} was refused without a reason in the body");
+                sheet.witness(about_request("rejected-without-reason", text, &id, REQUESTS));
+            }
+        }
+        _ => {}
     }
 }

@@ -17,15 +17,17 @@ mod validity;
 
 pub(crate) use validity::WAITING_SHARE_PPB;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
-use evidence::snapshot::{HostEscrow, Moment, Snapshot};
+use evidence::sessions::Span;
+use evidence::snapshot::{HostEscrow, HostState, Moment, Snapshot};
 
 use crate::classify::Decided;
 use crate::load::Evidence;
 use crate::oracle::Oracle;
 use crate::sheet::Sheet;
+use crate::table::Table;
 
 /// What every assertion is given.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ pub struct Case<'a> {
     /// Evidence.
     pub evidence: &'a Evidence,
     /// Class of each request.
-    pub decided: &'a BTreeMap<u64, Decided>,
+    pub decided: &'a Table<Decided>,
     /// Fault oracle.
     pub oracle: &'a Oracle,
 }
@@ -138,10 +140,25 @@ fn escrows_in_use(evidence: &Evidence) -> BTreeSet<&str> {
 /// The longest log of an escrow over all hosts.
 fn longest_log<'s>(snapshot: &'s Snapshot, escrow: &str) -> Option<&'s HostEscrow> {
     let logs = snapshot.hosts.iter().flat_map(|host| host.escrows.iter());
-    logs.filter(|log| log.escrow == escrow).max_by_key(|log| log.diffs.len())
+    logs.filter(|log| log.escrow == escrow).max_by_key(|log| log_len(log))
+}
+
+/// Diffs of a host's log.
+fn log_len(log: &HostEscrow) -> u64 {
+    log.log.iter().map(|span| span.count).sum()
 }
 
 /// File of a moment's snapshot.
 fn snapshot_file(moment: Moment) -> String {
     format!("{}/{}/{}", evidence::rundir::SNAPSHOTS, moment.dir(), evidence::rundir::SNAPSHOT_FILE)
+}
+
+/// The lines of one nonce that a host holds, in the order of its log.
+fn held(host: &HostState, escrow: &str, lines: &[u64]) -> Vec<u64> {
+    let spans = host.escrows.iter().filter(|log| log.escrow == escrow).flat_map(|log| &log.log);
+    let of_span = |span: &Span| {
+        let inside = |line: &&u64| (span.first..span.first.saturating_add(span.count)).contains(*line);
+        lines.iter().filter(inside).copied().collect::<Vec<u64>>()
+    };
+    spans.flat_map(of_span).collect()
 }

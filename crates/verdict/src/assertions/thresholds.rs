@@ -166,7 +166,7 @@ pub(crate) struct Populations {
 pub(crate) fn populations(case: &Case<'_>, takes: &dyn Fn(Option<usize>) -> bool) -> Populations {
     let mut found =
         Populations { sent: 0, errors: 0, disputed: 0, good: 0, ttft_us: Vec::new(), latency_us: Vec::new() };
-    for (index, decided) in case.decided {
+    for (index, decided) in case.decided.iter() {
         let Some(record) = case.evidence.records.get(index) else { continue };
         let unsent = matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped);
         if unsent || !takes(record.step) {
@@ -176,15 +176,15 @@ pub(crate) fn populations(case: &Case<'_>, takes: &dyn Fn(Option<usize>) -> bool
         match decided.class {
             // It may be an expected failure: plan and hit log disagree about it.
             RequestClass::UnexpectedFailure | RequestClass::Rejected
-                if case.oracle.disputed.contains(record.id.as_str()) =>
+                if case.oracle.disputed.contains(&case.evidence.id(index)) =>
             {
                 found.disputed += 1;
             }
             RequestClass::UnexpectedFailure | RequestClass::Rejected => found.errors += 1,
             RequestClass::Success | RequestClass::MaskedFault => {
                 found.good += 1;
-                found.ttft_us.extend(record.ttft_us());
-                found.latency_us.extend(record.latency_us());
+                found.ttft_us.extend(record.ttft.us());
+                found.latency_us.extend(record.latency.us());
             }
             _ => {}
         }

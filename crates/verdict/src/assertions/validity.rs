@@ -61,15 +61,16 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
 
 /// Planned requests that the generator itself could not send.
 fn dropped(case: &Case<'_>, sheet: &mut Sheet) {
-    for record in case.evidence.records.values() {
+    for (index, record) in case.evidence.records.iter() {
         let reason = match record.client_class {
             ClientClass::Dropped => "requests-dropped",
             ClientClass::GeneratorPorts => "generator-ports",
             ClientClass::GeneratorFds => "generator-fds",
             _ => continue,
         };
-        let text = format!("{} was not sent: {}", record.id, record.client_class.word());
-        sheet.witness(about_request(reason, text, record.id.as_str(), REQUESTS));
+        let id = case.evidence.id(index);
+        let text = format!("{id} was not sent: {}", record.client_class.word());
+        sheet.witness(about_request(reason, text, &id, REQUESTS));
     }
 }
 

@@ -124,7 +124,7 @@ pub fn hosts(sessions: &[Session]) -> Vec<HostState> {
     let escrow = |session: &Session| HostEscrow {
         escrow: session.escrow.clone(),
         diffs: session.diffs.clone(),
-        mempool: Vec::new(),
+        ..HostEscrow::default()
     };
     (0..SLOTS)
         .map(|slot| HostState {

@@ -19,6 +19,7 @@ use evidence::event::{Event, EventKind};
 use evidence::record::RequestRecord;
 use evidence::run::RunInfo;
 use evidence::rundir::{self, RunDir, RunReader};
+use evidence::sessions::SessionLog;
 use evidence::snapshot::{Moment, Snapshot};
 use scenario::control::{DapiCallRecord, Hit, NodeCall};
 use scenario::plan::PlanLine;
@@ -73,8 +74,11 @@ impl Files {
         lines(&dir, rundir::DAPI_CALLS, &self.dapi);
         lines(&dir, rundir::EVENTS, &self.events);
         lines(&dir, rundir::DRAIN, &self.drain);
+        let mut sessions = SessionLog::open(&dir).expect("the files that snapshots share");
         for (moment, snapshot) in &self.snapshots {
-            dir.write_json(&snapshot_name(*moment), snapshot).expect("snapshot");
+            let mut snapshot = snapshot.clone();
+            sessions.store(&mut snapshot).expect("diffs and inferences");
+            dir.write_json(&snapshot_name(*moment), &snapshot).expect("snapshot");
         }
         dir.write_json(rundir::FAULTS_APPLIED, &self.applied).expect("applied.json");
     }
@@ -82,6 +86,20 @@ impl Files {
     /// Writes and judges.
     pub fn judge(&self) -> Judgement {
         let base = self.write();
+        judge_in(base.path())
+    }
+
+    /// Writes the run as version 1 of snapshots had it, with diffs and inferences inside, and judges.
+    pub fn judge_as_version_1(&self) -> Judgement {
+        let base = self.write();
+        let dir = RunDir::existing(base.path().join(RUN_ID));
+        for (moment, snapshot) in &self.snapshots {
+            let snapshot = Snapshot { v: 1, ..snapshot.clone() };
+            dir.write_json(&snapshot_name(*moment), &snapshot).expect("snapshot");
+        }
+        for shared in [rundir::DIFFS, rundir::INFERENCES] {
+            std::fs::remove_file(dir.path(shared)).expect("written above");
+        }
         judge_in(base.path())
     }
 

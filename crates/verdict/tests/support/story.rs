@@ -289,12 +289,8 @@ impl Teller {
             (format!("host-{slot}"), BTreeMap::from([("devshard_validation_queue_depth".to_owned(), 0.0)]))
         };
         let snapshot = Snapshot {
-            v: EVIDENCE_VERSION,
-            moment,
-            at_us: 1_000_000 * (1 + moment as u64),
             escrows: self.sessions.iter().map(Session::gateway).collect(),
             hosts: hosts(&self.sessions),
-            leases: None,
             processes: SERVICES.iter().zip(100..).map(|(service, pid)| process(service, pid)).collect(),
             gateway_metrics: BTreeMap::from([(races, self.races as f64)]),
             host_metrics: (0..SLOTS).map(host_metrics).collect(),
@@ -305,7 +301,7 @@ impl Teller {
             }),
             dapi: Some(self.dapi_stats()),
             chain: Some(ChainStats { v: 1, ..ChainStats::default() }),
-            missing: Vec::new(),
+            ..Snapshot::blank(moment, 1_000_000 * (1 + moment as u64))
         };
         self.snapshots.insert(moment, snapshot);
     }
