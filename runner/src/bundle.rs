@@ -5,17 +5,19 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 
 use evidence::EVIDENCE_VERSION;
-use evidence::accounting::JoinedRequest;
-use evidence::bundle::{Bundle, FailedAssertion, Hop, LogSlice, Query};
+use evidence::bundle::{Bundle, FailedAssertion, LogSlice, Query};
 use evidence::event::EventKind;
 use evidence::names::file_stem;
-use evidence::record::RequestRecord;
 use evidence::rundir::{FAILURES, LOGS, RunDir};
-use scenario::control::NodeCall;
 use serde_json::{Value, json};
 use verdict::judge::{Failure, Judgement};
 
 use crate::error::RunnerError;
+
+mod details;
+mod walk;
+
+use details::Detail;
 
 /// Log lines kept per file and bundle.
 const LINES_MAX: usize = 60;
@@ -26,7 +28,8 @@ const LOG_LEN_MAX: u64 = 256 * 1024 * 1024;
 /// Events of the run kept in a bundle.
 const EVENTS_MAX: usize = 60;
 
-/// Writes every bundle. Logs are read once for all of them.
+/// Writes every bundle. Evidence and logs are read once for all of them. A bundle that can't be written does not keep
+/// the others from being written: the first such error is given back at the end.
 ///
 /// # Errors
 /// [`RunnerError::RunDir`].
@@ -34,14 +37,18 @@ pub fn write_all(dir: &RunDir, judged: &Judgement) -> Result<(), RunnerError> {
     if judged.failures.is_empty() {
         return Ok(());
     }
+    let details = details::collect(judged);
     let subjects: Vec<Subject<'_>> =
-        judged.failures.iter().map(|failure| Subject::of(judged, failure)).collect();
+        judged.failures.iter().zip(&details).map(|(failure, detail)| Subject::of(failure, detail)).collect();
     let logs = log_slices(dir, &subjects);
+    let mut first_error = None;
     for (subject, logs) in subjects.iter().zip(logs) {
         let bundle = bundle(judged, subject, logs);
-        dir.write_json(&format!("{FAILURES}/{}.json", file_stem(&subject.failure.key)), &bundle)?;
+        let written =
+            dir.write_json(&format!("{FAILURES}/{}.json", file_stem(&subject.failure.key)), &bundle);
+        first_error = first_error.or(written.err());
     }
-    Ok(())
+    first_error.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// The command that replays a failure.
@@ -53,34 +60,20 @@ pub fn repro_command(run_id: &str, key: &str) -> String {
 /// One failure and what evidence says about it.
 struct Subject<'a> {
     failure: &'a Failure,
-    record: Option<&'a RequestRecord>,
-    joined: Option<&'a JoinedRequest>,
-    calls: Vec<&'a NodeCall>,
+    detail: &'a Detail,
     /// Texts that mark a log line as its own.
     needles: Vec<String>,
 }
 
 impl<'a> Subject<'a> {
-    fn of(judged: &'a Judgement, failure: &'a Failure) -> Self {
-        let evidence = &judged.evidence;
-        let record = evidence.records.values().find(|record| record.id.as_str() == failure.key);
-        let joined = record.and_then(|record| evidence.joined.get(&record.index));
-        let calls: Vec<&NodeCall> = evidence
-            .calls
-            .iter()
-            .filter(|call| call.request_id.as_deref() == Some(failure.key.as_str()))
-            .collect();
+    fn of(failure: &'a Failure, detail: &'a Detail) -> Self {
         let mut needles = Vec::new();
-        needles.extend(record.and_then(|record| record.response_request_id.clone()));
-        needles
-            .extend(joined.and_then(|joined| joined.accounting.as_ref()).map(|row| row.request_id.clone()));
-        needles.extend(calls.iter().filter_map(|call| call.x_request_id.clone()));
-        let escrow = joined.and_then(|joined| joined.escrow.clone());
-        let nonces = calls.iter().filter_map(|call| call.seed);
-        let witness_nonces = failure.found.iter().filter_map(|(_, witness)| witness.nonce);
-        let escrow = escrow.or_else(|| failure.found.iter().find_map(|(_, witness)| witness.escrow.clone()));
-        if let Some(escrow) = escrow {
-            for nonce in nonces.chain(witness_nonces) {
+        needles.extend(detail.record.as_ref().and_then(|record| record.response_request_id.clone()));
+        let row = detail.joined.as_ref().and_then(|joined| joined.accounting.as_ref());
+        needles.extend(row.map(|row| row.request_id.clone()));
+        needles.extend(detail.calls.iter().filter_map(|call| call.x_request_id.clone()));
+        if let Some(escrow) = detail.escrow(failure) {
+            for nonce in detail.nonces(failure) {
                 needles.push(format!("escrow={escrow} nonce={nonce} "));
                 needles.push(format!("escrow_id={escrow} inference_id={nonce} "));
             }
@@ -89,15 +82,16 @@ impl<'a> Subject<'a> {
         needles.retain(|needle| needle.len() >= 3);
         needles.sort_unstable();
         needles.dedup();
-        Self { failure, record, joined, calls, needles }
+        Self { failure, detail, needles }
     }
 }
 
 fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bundle {
     let evidence = &judged.evidence;
     let key = &subject.failure.key;
-    let index = subject.record.map(|record| record.index);
-    let class = index.and_then(|index| judged.decided.get(&index)).map(|decided| decided.class);
+    let detail = subject.detail;
+    let index = detail.record.as_ref().map(|record| record.index);
+    let class = index.and_then(|index| judged.decided.get(index)).map(|decided| decided.class);
     let class = class.and_then(|class| serde_json::to_value(class).ok());
     let failed = subject.failure.found.iter().map(|(id, witness)| FailedAssertion {
         id: *id,
@@ -120,12 +114,12 @@ fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bun
         failure: key.clone(),
         class: class.and_then(|class| class.as_str().map(str::to_owned)),
         failed: failed.collect(),
-        plan: index.and_then(|index| evidence.plan.iter().find(|line| line.index == index)).cloned(),
-        request: subject.record.cloned(),
-        accounting: subject.joined.cloned(),
-        walk: walk(subject),
-        node_calls: subject.calls.iter().map(|call| (*call).clone()).collect(),
-        hits: evidence.hits.iter().filter(|hit| hit.request_id.as_deref() == Some(key)).cloned().collect(),
+        plan: detail.plan.clone(),
+        request: detail.record.clone(),
+        accounting: detail.joined.clone(),
+        walk: walk::walk(detail),
+        node_calls: detail.calls.clone(),
+        hits: detail.hits.clone(),
         applied_faults: evidence.applied.clone(),
         state: state(judged, subject),
         events: events(judged),
@@ -135,58 +129,14 @@ fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bun
     }
 }
 
-/// Client → gateway → accounting → attempts → hosts → nodes, hop by hop.
-fn walk(subject: &Subject<'_>) -> Vec<Hop> {
-    let Some(record) = subject.record else { return Vec::new() };
-    let hop = |hop: &str, id: Option<String>, detail: String| Hop {
-        hop: hop.to_owned(),
-        found: id.is_some(),
-        id,
-        detail,
-    };
-    let joined = subject.joined;
-    let escrow = joined.and_then(|joined| joined.escrow.clone());
-    let row = joined.and_then(|joined| joined.accounting.as_ref());
-    let mut hops = vec![
-        hop("client → gateway", record.response_request_id.clone(), "X-Request-Id of the answer".to_owned()),
-        hop("gateway → escrow", escrow, format!("ways: {:?}", joined.map(|j| &j.ways))),
-        hop(
-            "gateway → accounting",
-            row.map(|row| row.request_id.clone()),
-            row.map_or_else(|| "no row".to_owned(), |row| format!("outcome {}", row.outcome)),
-        ),
-    ];
-    for attempt in row.into_iter().flat_map(|row| row.attempts.iter()) {
-        let detail = format!("host {} status {:?}", attempt.host_idx, attempt.status);
-        hops.push(hop("accounting → attempt", Some(format!("nonce {}", attempt.nonce)), detail));
-    }
-    for call in joined.into_iter().flat_map(|joined| joined.calls.iter()) {
-        let detail = format!(
-            "{} answered {:?} ({}), rule {:?}, lock {:?} of {:?}",
-            call.node, call.status, call.outcome, call.rule, call.lock, call.host
-        );
-        hops.push(hop("attempt → node call", call.nonce.map(|nonce| format!("nonce {nonce}")), detail));
-    }
-    for missing in joined.into_iter().flat_map(|joined| joined.missing.iter()) {
-        hops.push(hop("not found", None, missing.clone()));
-    }
-    hops
-}
-
 /// State of the escrow around the failure, per moment.
 fn state(judged: &Judgement, subject: &Subject<'_>) -> Value {
-    let from_witness = subject.failure.found.iter().find_map(|(_, witness)| witness.escrow.clone());
-    let escrow = subject.joined.and_then(|joined| joined.escrow.clone()).or(from_witness);
-    let mut nonces: Vec<u64> = subject.calls.iter().filter_map(|call| call.seed).collect();
-    nonces.extend(subject.failure.found.iter().filter_map(|(_, witness)| witness.nonce));
+    let escrow = subject.detail.escrow(subject.failure);
     let mut moments = BTreeMap::new();
     for (moment, snapshot) in &judged.evidence.snapshots {
         let found = snapshot.escrows.iter().find(|state| Some(&state.escrow) == escrow.as_ref());
         let value = found.map(|state| {
-            let inferences: BTreeMap<u64, Value> = nonces
-                .iter()
-                .filter_map(|nonce| Some((*nonce, json!(state.inferences.get(nonce)?))))
-                .collect();
+            let inferences = subject.detail.inferences.get(moment);
             json!({"escrow": state.escrow, "nonce": state.nonce, "phase": state.phase, "balance": state.balance,
                 "pending": state.pending.len(), "inferences": inferences})
         });

@@ -9,6 +9,7 @@ use evidence::exit::Outcome;
 use crate::commands;
 use crate::error::RunnerError;
 use crate::input::{Overrides, Setting};
+use crate::judge::Known;
 use crate::life::prepare::Options;
 use crate::stack::compose::ComposeArgs;
 use crate::stack::{Choice, StackKind};
@@ -35,7 +36,7 @@ enum Command {
     /// Print what a run would do: every limit in force and where it comes from, nodes, rules, hashes.
     Plan(PlanArgs),
     /// Judge the stored evidence of a run again.
-    Analyze(RunRef),
+    Analyze(AnalyzeArgs),
     /// Replay one failure: first from evidence, then on a fresh stack.
     Repro(ReproArgs),
     /// List runs, newest first.
@@ -126,11 +127,44 @@ struct RunArgs {
     #[arg(long)]
     quiet: bool,
     /// Switch a named rule off, for example ghost; may be repeated.
-    #[arg(long = "no-rule", value_name = "NAME")]
+    #[arg(long = "no-rule", value_name = "NAME", value_parser = rule_name)]
     rules_off: Vec<String>,
+    #[command(flatten)]
+    known: KnownArgs,
     /// Write JUnit XML of assertions and limits to this file.
     #[arg(long, value_name = "PATH")]
     junit: Option<PathBuf>,
+}
+
+/// The name of a rule that exists.
+fn rule_name(name: &str) -> Result<String, String> {
+    verdict::rules::find(name).map(|rule| rule.name.to_owned())
+}
+
+/// Findings that are known and not yet repaired.
+#[derive(Clone, Debug, Args)]
+pub struct KnownArgs {
+    /// File that lists known findings (docs/formats.md); what occurs, what is gone and what has expired is printed.
+    #[arg(long = "known-findings", value_name = "FILE")]
+    pub known_findings: Option<PathBuf>,
+    /// End as if the known findings had not been there, when nothing else failed; the report still says that it did.
+    #[arg(long)]
+    pub accept_known: bool,
+}
+
+impl KnownArgs {
+    fn read(&self) -> Result<Known, RunnerError> {
+        Known::read(self.known_findings.as_deref(), self.accept_known)
+    }
+}
+
+/// Arguments of `analyze`.
+#[derive(Debug, Args)]
+struct AnalyzeArgs {
+    #[command(flatten)]
+    run: RunRef,
+    #[command(flatten)]
+    known: KnownArgs,
 }
 
 /// Which programs run.
@@ -311,6 +345,7 @@ fn options(
         overrides: overrides(file)?,
         choice: stack.choice(),
         rules_off,
+        known: Known::default(),
     })
 }
 
@@ -346,7 +381,8 @@ fn profiles(file: &FileArgs) -> PathBuf {
 fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
     match command {
         Command::Run(args) => {
-            let options = options(&args.file, &args.results, &args.stack, args.rules_off)?;
+            let mut options = options(&args.file, &args.results, &args.stack, args.rules_off)?;
+            options.known = args.known.read()?;
             commands::run::run(&options, args.quiet, args.junit.as_deref())
         }
         Command::Validate(file) => {
@@ -358,7 +394,9 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             &overrides(&args.file)?,
             args.lines,
         ),
-        Command::Analyze(run) => commands::analyze::analyze(&run.results.results, &run.run),
+        Command::Analyze(args) => {
+            commands::analyze::analyze(&args.run.results.results, &args.run.run, &args.known.read()?)
+        }
         Command::Repro(args) => commands::repro::repro(&commands::repro::Request {
             results: args.run.results.results,
             run: args.run.run,

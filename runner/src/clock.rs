@@ -43,6 +43,15 @@ pub fn unix_us() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// Today as `YYYY-MM-DD`, in UTC.
+#[must_use]
+pub fn today() -> String {
+    let seconds = i64::try_from(unix_us() / 1_000_000).unwrap_or_default();
+    let date = time::OffsetDateTime::from_unix_timestamp(seconds).map(time::OffsetDateTime::date);
+    // `Date` prints itself as YYYY-MM-DD; a clock beyond the calendar lets nothing count as known.
+    date.map_or_else(|_| "9999-12-31".to_owned(), |date| date.to_string())
+}
+
 /// Random bytes of the operating system, for salts and keys of one run; never for a decision of the plan.
 ///
 /// # Errors

@@ -4,16 +4,13 @@
 use std::path::Path;
 
 use evidence::names::file_stem;
-use evidence::rundir::{FAILURES, RunDir};
+use evidence::rundir::{FAILURES, PAGE, RunDir};
 use report::run::{FailureLine, RequestPoint, RunReport};
 use scenario::fault::RequestClass;
 use scenario::model::Thresholds;
 use verdict::judge::{Failure, Judgement};
 
 use crate::error::RunnerError;
-
-/// The page in the run directory.
-pub const PAGE: &str = "report.html";
 
 /// Writes `report.html`.
 ///
@@ -50,8 +47,8 @@ pub fn run_report(judged: &Judgement) -> RunReport<'_> {
 
 fn failure_line(judged: &Judgement, failure: &Failure) -> FailureLine {
     let key = &failure.key;
-    let record = judged.evidence.records.values().find(|record| record.id.as_str() == key);
-    let class = record.and_then(|record| judged.decided.get(&record.index)).map(|decided| decided.class);
+    let index = judged.evidence.index_of(key);
+    let class = index.and_then(|index| judged.decided.get(index)).map(|decided| decided.class);
     let found = failure
         .found
         .iter()
@@ -71,11 +68,11 @@ fn requests(judged: &Judgement) -> Vec<RequestPoint> {
         let record = judged.evidence.records.get(index)?;
         let good = matches!(decided.class, RequestClass::Success | RequestClass::MaskedFault);
         Some(RequestPoint {
-            planned_us: record.planned_us?,
-            end_us: record.end_us?,
+            planned_us: record.planned.us()?,
+            end_us: record.planned.us()? + record.latency.us()?,
             class: word(decided.class),
-            ttft_us: record.ttft_us().filter(|_| good),
-            latency_us: record.latency_us().filter(|_| good),
+            ttft_us: record.ttft.us().filter(|_| good),
+            latency_us: record.latency.us().filter(|_| good),
         })
     });
     points.collect()

@@ -56,6 +56,8 @@ pub enum JoinWay {
     ResponseRequestId,
     /// A host's terminal log line gave escrow and inference.
     HostLog,
+    /// The gateway's log line for a nonce of the request gave its id in accounting.
+    GatewayLog,
 }
 
 /// A node call of a request, in short; the whole one is in `faults/node-calls.jsonl`.

@@ -97,9 +97,10 @@ pub struct DrainSample {
     pub signals: BTreeMap<String, Option<f64>>,
     /// How many samples in a row were zero and unchanged, this one included.
     pub stable: u32,
-    /// The last sample of its part: why it ended (`stable`, `deadline`, `interrupted`).
+    /// The last sample of its part: why it ended. (a) `stable`, `deadline`, `interrupted`; (c) `stable`, or `rounds` when
+    /// every round of sync was used; (d) `looked`: one look after finalize.
     pub ended: Option<String>,
-    /// Deadline of the part, microseconds since the run began.
+    /// Deadline of the passive wait, microseconds since the run began.
     pub deadline_us: Option<u64>,
     /// For a drain between steps: after which step. Absent in the drain after the load.
     #[serde(default, skip_serializing_if = "Option::is_none")]

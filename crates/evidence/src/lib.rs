@@ -11,6 +11,7 @@ pub mod bundle;
 pub mod drain;
 pub mod event;
 pub mod exit;
+pub mod known;
 pub mod manifest;
 pub mod names;
 pub mod raw;

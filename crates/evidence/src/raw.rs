@@ -81,7 +81,11 @@ impl RawLines {
                     self.done = true;
                     return None;
                 }
-                Ok(0) => return Some(Err(self.bad("the last line has no end: its writer was cut off".to_owned()))),
+                Ok(0) => {
+                    return Some(
+                        Err(self.bad("the last line has no end: its writer was cut off".to_owned())),
+                    );
+                }
                 Ok(_) => {}
                 Err(error) => return Some(Err(self.bad(error.to_string()))),
             }

@@ -56,6 +56,8 @@ pub const DIFFS: &str = "snapshots/diffs.jsonl";
 pub const INFERENCES: &str = "snapshots/inferences.jsonl";
 /// The normalised snapshot inside a moment's directory.
 pub const SNAPSHOT_FILE: &str = "snapshot.json";
+/// `report.html`.
+pub const PAGE: &str = "report.html";
 /// `manifest.json`.
 pub const MANIFEST: &str = "manifest.json";
 
@@ -231,6 +233,15 @@ impl RunDir {
         self.write_json(MANIFEST, &manifest)?;
         Ok(manifest)
     }
+}
+
+/// Size of a file, and BLAKE3 of its first `len` bytes.
+pub(crate) fn hash_head(path: &Path, len: u64) -> io::Result<(u64, String)> {
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let mut hasher = blake3::Hasher::new();
+    io::copy(&mut file.take(len), &mut hasher)?;
+    Ok((size, hasher.finalize().to_hex().to_string()))
 }
 
 fn hash_file(path: &Path) -> Result<FileEntry, RunDirError> {

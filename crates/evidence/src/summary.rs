@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::assertion::Status;
 use crate::exit::Outcome;
+use crate::known::KnownReport;
 use crate::run::{ProgramIdentity, Stack};
 use scenario::model::Step;
 
@@ -61,6 +62,32 @@ pub struct ClientSignals {
     pub streams_broken: u64,
 }
 
+/// Something that was not seen, or can't be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NotSeen {
+    /// Assertion, part of one, or field.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// What was judged, what could not be seen and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Coverage {
+    /// Assertions that saw everything they ask for.
+    pub in_full: u64,
+    /// Assertions that judged, with something missing or a part that does not apply.
+    pub in_part: u64,
+    /// Assertions whose evidence can't exist here.
+    pub not_applicable: u64,
+    /// Assertions that could not judge.
+    pub not_judged: u64,
+    /// What was missing in this run.
+    pub not_seen: Vec<NotSeen>,
+    /// What no run on this stack shows.
+    pub limits: Vec<NotSeen>,
+}
+
 /// `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
@@ -98,6 +125,12 @@ pub struct Summary {
     pub assertions: BTreeMap<String, Status>,
     /// Things looked at by assertion id.
     pub evaluated: BTreeMap<String, u64>,
+    /// What was judged, what could not be seen and why.
+    #[serde(default)]
+    pub coverage: Coverage,
+    /// What became of the known findings, when a file was given.
+    #[serde(default)]
+    pub known: Option<KnownReport>,
     /// Client outcome.
     pub client: ClientSignals,
     /// Accepted and terminal requests, rejections by reason, validation queue, drain time, …

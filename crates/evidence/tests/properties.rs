@@ -23,9 +23,31 @@ fn id() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What real secrets look like: hex keys, base64 tokens, passwords without quotes.
+/// What real secrets look like: hex keys, base64 tokens, passwords with anything in them, numbers.
 fn secret() -> impl Strategy<Value = String> {
-    prop_oneof!["[0-9a-f]{32}[a-f]", "[A-Za-z][A-Za-z0-9+/=_.-]{15,63}", "[a-z]{8,12}"]
+    prop_oneof![
+        "[0-9a-f]{32}[a-f]",
+        "[A-Za-z][A-Za-z0-9+/=_.-]{15,63}",
+        "[a-z]{8,12}",
+        "[1-9][0-9]{8,17}",
+        "[a-z\"\\\\/\n\té😀]{8,12}",
+    ]
+}
+
+/// The same text in JSON as some other writer escapes it: every n-th character as `\uXXXX`, once or inside a string.
+fn escaped(text: &str, every: usize, nested: bool) -> String {
+    let mut out = String::new();
+    for (at, character) in text.chars().enumerate() {
+        if every > 0 && at % every == 0 {
+            let mut units = [0; 2];
+            character.encode_utf16(&mut units).iter().for_each(|unit| out += &format!("\\u{unit:04x}"));
+        } else {
+            let quoted = serde_json::to_string(&character).unwrap();
+            out += &quoted[1..quoted.len() - 1];
+        }
+    }
+    let once = format!("{{\"k\":\"{out}\"}}");
+    if nested { serde_json::to_string(&once).unwrap() } else { once }
 }
 
 /// Text with secrets anywhere in it: alone, repeated, touching each other, inside words.
@@ -34,15 +56,24 @@ fn text(secrets: Vec<String>) -> impl Strategy<Value = String> {
     vec(part, 0..5).prop_map(|parts| parts.concat())
 }
 
-/// Any JSON whose strings may hold secrets; keys hold none.
+/// Any JSON whose strings, keys and numbers may hold secrets.
 fn document(secrets: Vec<String>) -> impl Strategy<Value = Value> {
+    let numbers: Vec<u64> =
+        secrets.iter().filter_map(|secret| secret.parse().ok()).chain([1, 7_000_000_000]).collect();
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
         any::<i64>().prop_map(Value::from),
-        text(secrets).prop_map(Value::from),
+        prop::sample::select(numbers).prop_map(Value::from),
+        text(secrets.clone()).prop_map(Value::from),
     ];
-    let key = prop_oneof!["[A-Z]{1,7}", Just("Password".to_owned()), Just("authorization".to_owned())];
+    let key = prop_oneof![
+        "[A-Z]{1,7}",
+        text(secrets),
+        Just("Password".to_owned()),
+        Just("authorization".to_owned()),
+        Just("X-Api-Key".to_owned()),
+    ];
     leaf.prop_recursive(4, 40, 5, move |inner| {
         prop_oneof![
             vec(inner.clone(), 0..5).prop_map(Value::from),
@@ -64,6 +95,7 @@ fn strings(value: &Value, out: &mut Vec<String>) {
             out.push(key.clone());
             strings(inner, out);
         }),
+        Value::Number(number) => out.push(number.to_string()),
         _ => {}
     }
 }
@@ -74,13 +106,22 @@ fn leaks(value: &Value, secrets: &[String]) -> bool {
     found.iter().any(|text| secrets.iter().any(|secret| text.contains(secret.as_str())))
 }
 
-/// Non-empty values under keys that name a secret.
+/// Whatever says something under keys that name a secret, lists and objects included.
 fn named_secrets_are_gone(value: &Value) -> bool {
+    fn blotted(value: &Value) -> bool {
+        match value {
+            Value::Object(map) => map.values().all(blotted),
+            Value::Array(items) => items.iter().all(blotted),
+            Value::String(text) => text.is_empty() || text == REDACTED,
+            Value::Number(_) => false,
+            Value::Null | Value::Bool(_) => true,
+        }
+    }
     match value {
         Value::Object(map) => map.iter().all(|(key, inner)| {
-            let named = ["password", "authorization"].contains(&key.to_ascii_lowercase().as_str());
-            let text = inner.as_str().filter(|text| named && !text.is_empty());
-            text.is_none_or(|text| text == REDACTED) && named_secrets_are_gone(inner)
+            let named =
+                ["password", "authorization", "x-api-key"].contains(&key.to_ascii_lowercase().as_str());
+            if named { blotted(inner) } else { named_secrets_are_gone(inner) }
         }),
         Value::Array(items) => items.iter().all(named_secrets_are_gone),
         _ => true,
@@ -124,7 +165,8 @@ proptest! {
         let stem = file_stem(&id);
         prop_assert!(!stem.is_empty() && stem.len() <= FILE_STEM_LEN_MAX, "{} bytes", stem.len());
         prop_assert!(!stem.contains('/') && !stem.contains('\\') && !stem.contains(".."), "{stem}");
-        prop_assert!(stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_%~".contains(&byte)), "{stem}");
+        prop_assert!(stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_%~.".contains(&byte)), "{stem}");
+        prop_assert!(!stem.starts_with('.'), "{stem} is hidden");
     }
 
     /// A short stem decodes to its id, so two ids can't share one; a long stem has the mark that short ones never have.
@@ -161,6 +203,21 @@ proptest! {
         prop_assert_eq!(value, once, "a second pass finds nothing");
     }
 
+    /// A text file that holds JSON of somebody else's writing, once or twice wrapped.
+    #[test]
+    fn escapes_do_not_hide_a_secret(secret in secret(), every in 0_usize..4, nested: bool) {
+        let clean = Redactor::new([secret.clone()]).text(&escaped(&secret, every, nested)).into_owned();
+        let read = serde_json::from_str::<Value>(&clean);
+        prop_assert!(read.is_ok(), "still JSON: {clean}");
+        let mut found = read.unwrap();
+        if let Some(inner) = found.as_str() {
+            let inner = serde_json::from_str::<Value>(inner);
+            prop_assert!(inner.is_ok(), "still JSON inside: {clean}");
+            found = inner.unwrap();
+        }
+        prop_assert!(!leaks(&found, std::slice::from_ref(&secret)), "{secret:?}: {clean}");
+    }
+
     #[test]
     fn innocent_text_is_not_touched(text in "[G-Z é\n]{0,60}", key in "[0-9a-f]{32}") {
         let redactor = Redactor::new([key]);
@@ -179,6 +236,11 @@ proptest! {
         for name in ["x.json", "x.txt", "x.jsonl"] {
             let written = fs::read_to_string(dir.path(name)).unwrap();
             prop_assert!(secrets.iter().all(|secret| !written.contains(secret.as_str())), "{name}: {written}");
+            // A reader of the JSON sees no secret either: an escape does not bring it back.
+            if name != "x.txt" {
+                let read: Value = serde_json::from_str(&written).unwrap();
+                prop_assert!(!leaks(&read, &secrets), "{name}: {read}");
+            }
         }
         let read = RunReader::new(dir.root()).lines::<Value>("x.jsonl").unwrap().next().unwrap();
         prop_assert!(read.is_ok(), "the line is still JSON");

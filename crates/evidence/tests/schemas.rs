@@ -14,10 +14,12 @@ use evidence::assertion::Assertions;
 use evidence::bundle::Bundle;
 use evidence::drain::{DrainSample, SIGNALS};
 use evidence::event::Event;
+use evidence::known::{KNOWN_VERSION, KnownFindings};
 use evidence::manifest::Manifest;
 use evidence::record::RequestRecord;
 use evidence::run::RunInfo;
-use evidence::snapshot::Snapshot;
+use evidence::sessions::{DiffLine, InferenceLine};
+use evidence::snapshot::{SNAPSHOT_VERSION, Snapshot};
 use evidence::summary::{BASELINE_SENTENCE, Summary};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -75,16 +77,20 @@ fn typed<T: DeserializeOwned>(value: &Value, what: &str) -> T {
 
 /// Schema, samples, and what every format owes to its readers: the version is there and survives reading.
 fn format<T: JsonSchema + Serialize + DeserializeOwned>(name: &str, file: &str) -> Value {
+    format_of::<T>(name, file, EVIDENCE_VERSION)
+}
+
+fn format_of<T: JsonSchema + Serialize + DeserializeOwned>(name: &str, file: &str, version: u32) -> Value {
     let schema = schema::<T>(name);
     committed(name, &schema);
     for value in sample(file) {
         let read: T = typed(&value, file);
         assert_eq!(serde_json::to_value(&read).unwrap(), value, "{file} is written as it was read");
         holds(&schema, &value, file);
-        assert_eq!(value["v"], json!(EVIDENCE_VERSION), "{file} has the version of this build");
+        assert_eq!(value["v"], json!(version), "{file} has the version of this build");
         // A reader can only name a newer version when the type hands it over unchanged.
         let mut newer = value.clone();
-        newer["v"] = json!(EVIDENCE_VERSION + 1);
+        newer["v"] = json!(version + 1);
         let read: T = typed(&newer, file);
         assert_eq!(serde_json::to_value(&read).unwrap()["v"], newer["v"], "{file}: the version is kept");
         // Without a version nobody knows what a field means.
@@ -97,7 +103,14 @@ fn format<T: JsonSchema + Serialize + DeserializeOwned>(name: &str, file: &str) 
 
 /// A newer writer of the same version may add keys, at the top and at these places of the sample.
 fn open_format<T: JsonSchema + Serialize + DeserializeOwned>(name: &str, file: &str, inside: &[&str]) {
-    let schema = format::<T>(name, file);
+    open_to_new_keys::<T>(&format::<T>(name, file), file, inside);
+}
+
+fn open_to_new_keys<T: JsonSchema + Serialize + DeserializeOwned>(
+    schema: &Value,
+    file: &str,
+    inside: &[&str],
+) {
     let mut reached = BTreeSet::new();
     for value in sample(file) {
         let mut wider = value.clone();
@@ -109,7 +122,7 @@ fn open_format<T: JsonSchema + Serialize + DeserializeOwned>(name: &str, file: &
         }
         let read: T = typed(&wider, file);
         assert_eq!(serde_json::to_value(&read).unwrap(), value, "{file}: an unknown key changes nothing");
-        holds(&schema, &wider, file);
+        holds(schema, &wider, file);
     }
     assert_eq!(reached.len(), inside.len() + 1, "{file}: the sample has every place of {inside:?}");
 }
@@ -132,8 +145,11 @@ fn lines_of_the_run_directory() {
 
 #[test]
 fn whole_files_of_the_run_directory() {
-    let places = ["/escrows/0", "/escrows/0/inferences/3", "/hosts/0/escrows/0/diffs/0/txs/0", "/leases/0"];
-    open_format::<Snapshot>("snapshot", "snapshot.json", &places);
+    let snapshot = format_of::<Snapshot>("snapshot", "snapshot.json", SNAPSHOT_VERSION);
+    let places = ["/escrows/0", "/hosts/0/escrows/0", "/hosts/0/escrows/0/mempool/0", "/leases/0"];
+    open_to_new_keys::<Snapshot>(&snapshot, "snapshot.json", &places);
+    open_format::<DiffLine>("diff-line", "diff-line.jsonl", &["/diff", "/diff/txs/0"]);
+    open_format::<InferenceLine>("inference-line", "inference-line.jsonl", &["/inference"]);
     open_format::<Assertions>("assertions", "assertions.json", &["/findings", "/results/0/witnesses/0"]);
     open_format::<Bundle>(
         "bundle",
@@ -160,6 +176,25 @@ fn the_run_file_is_closed() {
     let run: RunInfo = typed(&sample("run.yaml")[0], "run.yaml");
     let text = serde_yaml::to_string(&run).unwrap();
     assert_eq!(serde_yaml::from_str::<RunInfo>(&text).unwrap(), run);
+}
+
+/// A file that people write: closed, and without the `v` of files that programs write.
+#[test]
+fn the_known_findings_are_closed() {
+    let schema = schema::<KnownFindings>("known-findings");
+    committed("known-findings", &schema);
+    let value = sample("known-findings.yaml").remove(0);
+    let read: KnownFindings = typed(&value, "known-findings.yaml");
+    assert_eq!(serde_json::to_value(&read).unwrap(), value);
+    assert_eq!(read.version, KNOWN_VERSION);
+    holds(&schema, &value, "known-findings.yaml");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for pointer in ["", "/findings/0", "/findings/0/witness"] {
+        let mut wider = value.clone();
+        wider.pointer_mut(pointer).unwrap()[NEWER_KEY] = json!(1);
+        assert!(serde_json::from_value::<KnownFindings>(wider.clone()).is_err(), "{pointer} by its type");
+        assert!(!validator.is_valid(&wider), "{pointer} by its schema");
+    }
 }
 
 #[test]

@@ -2,11 +2,14 @@
 
 use evidence::assertion::{AssertionResult, Assertions, Status};
 use evidence::exit::Outcome;
-use evidence::summary::{Latency, Summary};
+use evidence::known::{KnownEntry, KnownReport, KnownState};
+use evidence::summary::{Coverage, Latency, Summary};
 use serde_json::Value;
 
 /// Witnesses printed per assertion; the rest is in `assertions.json`.
 const WITNESSES_MAX: usize = 3;
+/// Missing things printed; the rest is in `summary.json`.
+const NOT_SEEN_MAX: usize = 6;
 
 /// The whole page, without a line end. `place` is where the run directory is.
 #[must_use]
@@ -63,6 +66,10 @@ pub fn summary(summary: &Summary, assertions: &Assertions, place: &str) -> Strin
         }
     }
     out.push('\n');
+    coverage(&mut out, &summary.coverage);
+    if let Some(known) = &summary.known {
+        self::known(&mut out, known);
+    }
     line(
         &mut out,
         &format!("verdict    {} (exit {})", summary.verdict.word().to_uppercase(), summary.exit_code),
@@ -70,6 +77,54 @@ pub fn summary(summary: &Summary, assertions: &Assertions, place: &str) -> Strin
     line(&mut out, &format!("results    {place}"));
     out.push_str(&summary.note);
     out
+}
+
+/// What was judged and what was not, in a line or two: a pass is no more than what it looked at.
+fn coverage(out: &mut String, coverage: &Coverage) {
+    let Coverage { in_full, in_part, not_applicable, not_judged, not_seen, limits } = coverage;
+    out.push_str(&format!(
+        "coverage   {in_full} assertions in full, {in_part} in part, {not_applicable} not applicable, {not_judged} not \
+         judged; {} standing limits in summary.json\n",
+        limits.len()
+    ));
+    for missing in not_seen.iter().take(NOT_SEEN_MAX) {
+        out.push_str(&format!("           not seen: {}: {}\n", missing.what, missing.why));
+    }
+    let more = not_seen.len().saturating_sub(NOT_SEEN_MAX);
+    if more > 0 {
+        out.push_str(&format!("           and {more} more in summary.json\n"));
+    }
+}
+
+/// The known findings; an accepted run says so in words that can't be overlooked.
+fn known(out: &mut String, known: &KnownReport) {
+    for entry in &known.entries {
+        let KnownEntry { finding, state, count } = entry;
+        let what = format!("{} {}", finding.assertion, finding.reason);
+        let by = format!("{} ({}, {})", finding.because, finding.owner, finding.link);
+        let text = match state {
+            KnownState::Known => format!("known      {what}: {count} found; {by}; until {}", finding.expires),
+            KnownState::Expired => {
+                format!(
+                    "EXPIRED    {what}: {count} found, known until {} and new since; {by}",
+                    finding.expires
+                )
+            }
+            KnownState::Gone => format!("gone       {what} did not occur any more: the entry may go; {by}"),
+            KnownState::NotJudged => format!("known      {what}: could not be judged in this run; {by}"),
+        };
+        out.push_str(&text);
+        out.push('\n');
+    }
+    if known.new > 0 {
+        out.push_str(&format!("new        {} findings are in no valid entry of the file\n", known.new));
+    }
+    if known.accepted {
+        out.push_str(
+            "ACCEPTED   THIS RUN FAILED. Every finding is a known one, and --accept-known was given: the exit code \
+             leaves them out.\n",
+        );
+    }
 }
 
 fn devshard(summary: &Summary) -> String {

@@ -372,7 +372,8 @@ pub struct DapiCallRecord {
     pub node: Option<String>,
     /// Nodes the caller excluded.
     pub excluded: Vec<String>,
-    /// `granted`, `released`, `released-twice`, `unknown-lock`, `expired`, `exhausted`, `refused`, `lost`, `answered`.
+    /// `granted`, `released`, `released-twice`, `unknown-lock`, `expired`, `exhausted`, `refused`, `lost`, `cancelled`,
+    /// `answered`.
     pub result: String,
     /// Release outcome as sent: `success`, `transport-error`, `application-error`, `timeout`.
     pub outcome: Option<String>,

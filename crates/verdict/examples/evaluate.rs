@@ -23,7 +23,14 @@ fn main() -> ExitCode {
         eprintln!("usage: evaluate [REQUESTS]");
         return ExitCode::from(2);
     };
-    let base = support::story::of(requests).write();
+    let base = match tempfile::tempdir() {
+        Ok(base) => base,
+        Err(error) => {
+            eprintln!("making a temporary directory: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    support::stream::write(requests, base.path());
     // Generating takes memory too: only a process of its own shows what judging needs.
     let own = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("evaluate"));
     let ended = Command::new(own).arg("judge").arg(base.path().join(support::RUN_ID)).status();
@@ -41,7 +48,11 @@ fn measure(directory: &Path) -> ExitCode {
     };
     let took_ms = started.elapsed().as_millis();
     let (requests, verdict) = (judged.evidence.plan.len(), judged.assertions.verdict);
-    println!("{requests} requests: {verdict} in {took_ms} ms, peak memory {} kB", peak_kb());
+    println!(
+        "{requests} requests: {verdict} in {took_ms} ms ({} ms of CPU), peak memory {} kB",
+        cpu_ms(),
+        peak_kb()
+    );
     for reason in verdict::judge::reasons(&judged.assertions) {
         println!("  {reason}");
     }
@@ -53,4 +64,12 @@ fn peak_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|text| text.trim().trim_end_matches(" kB").trim().parse().ok()).unwrap_or_default()
+}
+
+/// CPU time of this process in milliseconds as Linux counts it, in steps of 10 ms; 0 elsewhere.
+fn cpu_ms() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = after_name.split_ascii_whitespace().skip(11).take(2);
+    ticks.filter_map(|text| text.parse::<u64>().ok()).sum::<u64>() * 10
 }

@@ -42,6 +42,53 @@ pub const TABLE: &[Row] = &[
     },
 ];
 
+/// A blind spot that stays on every run for which it holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    /// Assertion.
+    pub id: AssertionId,
+    /// When it holds.
+    pub holds: fn(&RunInfo) -> bool,
+    /// What can't be seen.
+    pub why: &'static str,
+}
+
+/// What no run shows, so that nobody takes a pass for more than it is.
+pub const LIMITS: &[Limit] = &[
+    Limit {
+        id: AssertionId::A4,
+        holds: |_| true,
+        why: "a host passes over another diff at an old nonce without a word: reuse shows only where two parties hold \
+              different copies (contract hosts 11.1)",
+    },
+    Limit {
+        id: AssertionId::A5,
+        holds: |run| run.stack.storage == "postgres",
+        why: "the lease table keeps no history and all replicas of a participant share one owner: what happened \
+              between two looks is not seen (contract hosts 5.2, 11.1)",
+    },
+    Limit {
+        id: AssertionId::A6,
+        holds: |_| true,
+        why: "which validator was due is not exposed, and a mempool is lost when its host restarts (contract hosts 11.1)",
+    },
+    Limit {
+        id: AssertionId::A7,
+        holds: |run| run.stack.storage == "postgres",
+        why: "replicas that share a database show the same log by construction (contract hosts 6.5)",
+    },
+    Limit {
+        id: AssertionId::A8,
+        holds: |_| true,
+        why: "no gauge counts running validations, the execution set or asynchronous writes (contract hosts 10)",
+    },
+    Limit {
+        id: AssertionId::A9,
+        holds: |_| true,
+        why: "a service that is unready between two probes and stays the same process is not seen",
+    },
+];
+
 /// Why an assertion, or a part of it, does not apply to this run.
 #[must_use]
 pub fn not_applicable(run: &RunInfo, id: AssertionId, part: &str) -> Option<&'static str> {

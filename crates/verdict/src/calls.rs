@@ -180,8 +180,8 @@ pub struct Calls {
     pub ended: BTreeMap<Name, u64>,
     /// Calls without the lock of their node.
     pub strays: Vec<StrayCall>,
-    /// Calls without a lock while the allocator was faulted: hosts fall back to nodes they know (contract mocks 4).
-    pub cached_nodes: u64,
+    /// A rule of the scenario faults the allocator.
+    pub dapi_faulted: bool,
     /// A joined call that the log does not have, or has otherwise: its place in [`JoinedRows::all_calls`].
     pub not_as_joined: Option<usize>,
     /// The fault oracle.
@@ -198,20 +198,13 @@ pub(crate) struct CallFold<'a> {
     places: BTreeMap<Name, Table<u32>>,
     claims: HashMap<(Name, u64), Vec<u32>>,
     confirmed: Bits,
-    dapi_faulted: bool,
     cap: u64,
     calls: Calls,
     oracle: OracleFold<'a>,
 }
 
 impl<'a> CallFold<'a> {
-    pub(crate) fn new(
-        run: &'a RunInfo,
-        ids: &'a Ids,
-        joined: &'a JoinedRows,
-        hits: &Hits,
-        cap: u64,
-    ) -> Self {
+    pub(crate) fn new(run: &'a RunInfo, ids: &'a Ids, joined: &'a JoinedRows, hits: &Hits, cap: u64) -> Self {
         let mut places: BTreeMap<Name, Table<u32>> = BTreeMap::new();
         let mut claims: HashMap<(Name, u64), Vec<u32>> = HashMap::new();
         for (call, place) in joined.all_calls().iter().zip(0..) {
@@ -229,13 +222,12 @@ impl<'a> CallFold<'a> {
             places,
             claims,
             confirmed: Bits::new(cap),
-            dapi_faulted: faults.iter().any(|rule| matches!(rule.action, FaultAction::Dapi(_))),
             cap,
             calls: Calls {
                 looked: 0,
                 ended: BTreeMap::new(),
                 strays: Vec::new(),
-                cached_nodes: 0,
+                dapi_faulted: faults.iter().any(|rule| matches!(rule.action, FaultAction::Dapi(_))),
                 not_as_joined: None,
                 oracle: Oracle::default(),
             },
@@ -273,17 +265,15 @@ impl<'a> CallFold<'a> {
                 Some(_) => return,
             },
         };
-        if self.dapi_faulted && matches!(fault, LockFault::Missing(_)) {
-            self.calls.cached_nodes += 1;
-            return;
-        }
         let request_id = line.request_id.as_deref().map(str::to_owned);
         self.calls.strays.push(StrayCall { request_id, node, seed: line.seed, fault });
     }
 
     /// The joined request must show the call as the log does.
     fn confirm(&mut self, line: &NodeCallLine<'_>, node: Name, names: &Names) {
-        let Some(place) = self.places.get(&node).and_then(|table| table.get(line.call)).copied() else { return };
+        let Some(place) = self.places.get(&node).and_then(|table| table.get(line.call)).copied() else {
+            return;
+        };
         let places = self.claims.get(&(node, line.call)).cloned().unwrap_or_else(|| vec![place]);
         let rule = line.rule.as_deref();
         for place in places {

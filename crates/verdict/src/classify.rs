@@ -9,6 +9,7 @@ use scenario::model::FaultRule;
 
 use crate::load::Evidence;
 use crate::requests::{Call, Joined, Record};
+use crate::rules::PREPARE_FAILURE;
 use crate::table::Table;
 
 /// What was decided about one request.
@@ -34,7 +35,7 @@ pub fn classify(evidence: &Evidence) -> Table<Decided> {
         evidence.run.resolved.scenario.faults.iter().map(|rule| (rule.id.as_str(), rule)).collect();
     let windows = windows(evidence);
     let oversized = oversized(evidence);
-    let mut decided = Table::new(evidence.run.resolved.requests_max.min(evidence.records.len()));
+    let mut decided = Table::new(evidence.run.resolved.requests_max.min(evidence.records.len() * 2 + 64));
     for (index, record) in evidence.records.iter() {
         let joined = evidence.joined.get(index);
         let windows = if oversized.contains(&index) { &windows.with_oversize } else { &windows.usual };
@@ -73,9 +74,8 @@ fn oversized(evidence: &Evidence) -> BTreeSet<u64> {
     let workload = &evidence.run.resolved.scenario.workload;
     let Some(large) = &workload.oversize else { return BTreeSet::new() };
     let sizes = evidence.plan.sizes();
-    let large = sizes.filter(|(_, tokens)| {
-        *tokens == large.input_tokens && *tokens != workload.prompt.input_tokens
-    });
+    let large =
+        sizes.filter(|(_, tokens)| *tokens == large.input_tokens && *tokens != workload.prompt.input_tokens);
     large.map(|(index, _)| index).collect()
 }
 
@@ -111,7 +111,10 @@ fn decide(
         expects.extend(windows.iter().flat_map(|window| window.expect.iter()));
     }
     let touched = !names.is_empty() || cancelled || in_window || (overloaded && !expects.is_empty());
-    let raw = raw_class(record, joined, !names.is_empty());
+    let unstarted = evidence.is_prepare_failure(index)
+        && !evidence.run.rules_off.iter().any(|off| off == PREPARE_FAILURE.name);
+    let started = joined.is_some_and(|joined| joined.accepted) && !unstarted;
+    let raw = raw_class(record, started, !names.is_empty());
     let matches = |expect: &&Expect, class: RequestClass| {
         expect.class == class
             && expect.because.is_none_or(|wanted| Some(wanted) == because)
@@ -134,7 +137,7 @@ fn decide(
 }
 
 /// The class before `expect` is looked at.
-fn raw_class(record: &Record, joined: Option<&Joined>, hit: bool) -> RequestClass {
+fn raw_class(record: &Record, started: bool, hit: bool) -> RequestClass {
     match record.client_class {
         ClientClass::Ok if hit => RequestClass::MaskedFault,
         ClientClass::Ok => RequestClass::Success,
@@ -143,7 +146,7 @@ fn raw_class(record: &Record, joined: Option<&Joined>, hit: bool) -> RequestClas
             RequestClass::Dropped
         }
         ClientClass::NotOffered => RequestClass::NotOffered,
-        ClientClass::HttpError if !joined.is_some_and(|joined| joined.accepted) => RequestClass::Rejected,
+        ClientClass::HttpError if !started => RequestClass::Rejected,
         _ => RequestClass::UnexpectedFailure,
     }
 }

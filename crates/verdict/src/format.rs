@@ -72,7 +72,10 @@ fn common(answer: &AnswerPart<'_>) -> Option<Finding> {
         return Some(Finding::new("bad-utf8", "illegal UTF-8"));
     }
     if answer.json_errors > 0 {
-        return Some(Finding::new("bad-json", format!("{} events or bodies are not JSON", answer.json_errors)));
+        return Some(Finding::new(
+            "bad-json",
+            format!("{} events or bodies are not JSON", answer.json_errors),
+        ));
     }
     if answer.oversize_events > 0 {
         let text = format!("{} events above the size bound", answer.oversize_events);

@@ -53,9 +53,10 @@ fn joined(evidence: &Evidence) -> Option<String> {
     let unoffered = |class| {
         matches!(class, ClientClass::NotOffered | ClientClass::GeneratorPorts | ClientClass::GeneratorFds)
     };
-    let mut without = evidence.records.iter().filter(|(index, record)| {
-        !unoffered(record.client_class) && evidence.joined.get(*index).is_none()
-    });
+    let mut without = evidence
+        .records
+        .iter()
+        .filter(|(index, record)| !unoffered(record.client_class) && evidence.joined.get(*index).is_none());
     let (first, _) = without.next()?;
     Some(format!("{} requests have no line, the first is {}", without.count() + 1, evidence.id(first)))
 }

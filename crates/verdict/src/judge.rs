@@ -13,7 +13,9 @@ use stats::next_level::Next;
 
 use crate::assertions::{ALL, Assertion, Case};
 use crate::classify::{Decided, classify};
-use crate::load::{Evidence, NoRun};
+pub use crate::load::NoRun;
+
+use crate::load::Evidence;
 use crate::sheet::Sheet;
 use crate::table::Table;
 
@@ -54,12 +56,30 @@ pub fn judge(reader: &RunReader) -> Result<Judgement, NoRun> {
     judge_with(reader, &ALL)
 }
 
+/// Judges a run directory of which somebody knows that some files are not what they were: they count as missing.
+///
+/// # Errors
+/// As [`judge`].
+pub fn judge_beside(reader: &RunReader, changed: Vec<(String, String)>) -> Result<Judgement, NoRun> {
+    let mut evidence = Evidence::read(reader)?;
+    for (name, why) in changed {
+        if let Some(moment) = evidence.moment_of(&name) {
+            evidence.snapshots.remove(&moment);
+        }
+        evidence.missing.entry(name).or_insert(why);
+    }
+    Ok(judged(evidence, &ALL))
+}
+
 /// Judges with a given registry: the self-test replaces single assertions to see that it notices.
 ///
 /// # Errors
 /// As [`judge`].
 pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgement, NoRun> {
-    let evidence = Evidence::read(reader)?;
+    Ok(judged(Evidence::read(reader)?, registry))
+}
+
+fn judged(evidence: Evidence, registry: &[Assertion]) -> Judgement {
     let decided = classify(&evidence);
     let (results, internal) = evaluate(&evidence, &decided, registry);
     let mut findings = findings(&evidence, &results);
@@ -81,7 +101,7 @@ pub fn judge_with(reader: &RunReader, registry: &[Assertion]) -> Result<Judgemen
         _ => None,
     };
     let (failures, failures_dropped) = failures(&assertions);
-    Ok(Judgement { evidence, decided, assertions, summary, failures, failures_dropped })
+    Judgement { evidence, decided, assertions, summary, failures, failures_dropped }
 }
 
 fn evaluate(
@@ -99,9 +119,9 @@ fn evaluate(
             if missing.is_empty() {
                 // A bug in one assertion must not hide what the others found.
                 let judged = catch_unwind(AssertUnwindSafe(|| (assertion.judge)(&case, &mut sheet)));
-                if judged.is_err() {
+                if let Err(panic) = judged {
                     internal = true;
-                    sheet.missing("internal error: the assertion panicked");
+                    sheet.missing(format!("internal error: the assertion panicked: {}", said(&*panic)));
                 }
             } else {
                 missing.into_iter().for_each(|input| sheet.missing(input));
@@ -110,6 +130,12 @@ fn evaluate(
         })
         .collect();
     (results, internal)
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
 }
 
 fn findings(evidence: &Evidence, results: &[AssertionResult]) -> Findings {

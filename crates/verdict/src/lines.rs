@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 
+use evidence::accounting::JoinWay;
 use evidence::record::ClientClass;
 use scenario::control::NodeOutcome;
 use scenario::fault::{CallKind, DapiCall};
@@ -150,6 +151,7 @@ pub(crate) struct JoinedLine<'a> {
     pub(crate) accounting: Option<RowPart<'a>>,
     #[serde(borrow)]
     pub(crate) calls: Vec<CallPart<'a>>,
+    pub(crate) ways: Vec<JoinWay>,
 }
 
 /// A row of accounting.

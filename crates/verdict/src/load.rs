@@ -7,6 +7,7 @@ use evidence::EVIDENCE_VERSION;
 use evidence::drain::DrainSample;
 use evidence::event::{Event, EventKind, Phase};
 use evidence::raw::RawLine;
+use evidence::record::ClientClass;
 use evidence::run::RunInfo;
 use evidence::rundir::{
     ACCOUNTING, DAPI_CALLS, DIFFS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, INFERENCES, NODE_CALLS, PLAN,
@@ -26,8 +27,8 @@ use crate::table::{Name, Names};
 
 /// Damaged lines that are named one by one; the rest are counted.
 const BAD_LINES_NAMED_MAX: usize = 3;
-/// No line of evidence is shorter: so many lines a file can have at most.
-const LINE_LEN_MIN: u64 = 16;
+/// Lines of evidence are longer: so many a file has at most. Numbers beyond that cost more and are right all the same.
+const LINE_LEN_MIN: u64 = 64;
 
 /// Everything that assertions read.
 #[derive(Debug)]
@@ -146,6 +147,13 @@ impl Evidence {
         })
     }
 
+    /// The moment whose snapshot a file name is.
+    #[must_use]
+    pub fn moment_of(&self, name: &str) -> Option<Moment> {
+        let file = |moment: &Moment| format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", moment.dir()) == name;
+        self.snapshots.keys().copied().find(file)
+    }
+
     /// The missing ones of these input files, as text.
     #[must_use]
     pub fn missing_of(&self, inputs: &[&str]) -> Vec<String> {
@@ -178,9 +186,10 @@ impl Evidence {
     /// The index of the record with an id.
     #[must_use]
     pub fn index_of(&self, id: &str) -> Option<u64> {
-        let ordinary = self.ids.index(id).filter(|index| {
-            self.records.get(*index).is_some() && self.records.odd_id(*index).is_none()
-        });
+        let ordinary = self
+            .ids
+            .index(id)
+            .filter(|index| self.records.get(*index).is_some() && self.records.odd_id(*index).is_none());
         ordinary.or_else(|| self.records.find_odd(id))
     }
 
@@ -200,6 +209,22 @@ impl Evidence {
             None => Some(Who::Index(index)),
         };
         who.into_iter().flat_map(|who| self.hits.of(who))
+    }
+
+    /// A request that the gateway could not begin: its row waits for ever and names no attempt, no node worked for it,
+    /// and the client was answered an error (contract gateway 10.2).
+    #[must_use]
+    pub fn is_prepare_failure(&self, index: u64) -> bool {
+        let refused = self.records.get(index).is_some_and(|record| {
+            record.client_class == ClientClass::HttpError && record.status.is_some_and(|status| status >= 400)
+        });
+        refused
+            && self.joined.get(index).is_some_and(|joined| {
+                joined.accepted
+                    && self.names.maybe(joined.outcome) == Some("running")
+                    && self.joined.attempts(joined).is_empty()
+                    && self.joined.calls(joined).is_empty()
+            })
     }
 
     /// The name of a word that evidence uses.
@@ -289,8 +314,7 @@ impl Files<'_> {
             Ok(())
         });
         self.each(INFERENCES, |raw, names, _| {
-            let line =
-                parse::<InferenceLine<'_>>(raw.bytes)
+            let line = parse::<InferenceLine<'_>>(raw.bytes)
                 .and_then(|line| numbered(line.v, line.n, raw.number).map(|()| line));
             match line {
                 Ok(line) => sessions.take_inference(&line.escrow, line.nonce, line.inference.as_ref(), names),

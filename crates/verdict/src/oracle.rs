@@ -81,7 +81,8 @@ pub(crate) struct OracleFold<'a> {
 
 impl<'a> OracleFold<'a> {
     pub(crate) fn new(resolved: &'a Resolved, hits: &Hits) -> Self {
-        let rules = resolved.scenario.faults.iter().filter(|rule| matches!(rule.action, FaultAction::Node(_)));
+        let rules =
+            resolved.scenario.faults.iter().filter(|rule| matches!(rule.action, FaultAction::Node(_)));
         let mut logged = HashMap::new();
         for hit in hits.iter() {
             if let Some(who) = hit.who {
@@ -152,7 +153,8 @@ impl<'a> OracleFold<'a> {
 
     pub(crate) fn finish(mut self, ids: &Ids, names: &Names) -> Oracle {
         let left = self.logged.into_iter().filter(|(_, count)| *count > 0);
-        let mut left: Vec<(Name, Name, Who)> = left.map(|((place, rule, who, _), _)| (place, rule, who)).collect();
+        let mut left: Vec<(Name, Name, Who)> =
+            left.map(|((place, rule, who, _), _)| (place, rule, who)).collect();
         left.sort_unstable();
         for (place, rule, who) in left {
             let id = who.id(ids, names);

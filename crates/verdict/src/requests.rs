@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use evidence::accounting::JoinedRequest;
+use evidence::accounting::{JoinWay, JoinedRequest};
 use evidence::record::ClientClass;
 use evidence::rundir::{ACCOUNTING, RunReader};
 use scenario::control::NodeOutcome;
@@ -133,6 +133,8 @@ impl Span {
 /// A client record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
+    /// The planned instant, from the wall anchor of loadgen.
+    pub planned: Span,
     /// TTFT from the planned instant.
     pub ttft: Span,
     /// Total latency from the planned instant.
@@ -183,6 +185,7 @@ impl Records {
         let index = line.index;
         let message = line.answer.as_ref().and_then(|answer| answer.error_message.as_deref());
         let record = Record {
+            planned: Span(line.planned_us.unwrap_or(u64::MAX)),
             ttft: Span::between(line.planned_us, line.first_content_us),
             latency: Span::between(line.planned_us, line.end_us),
             escrow: line.response_devshard_id.as_ref().map(|escrow| names.name(escrow)),
@@ -308,6 +311,8 @@ pub struct Joined {
     pub cached: bool,
     /// The row has a completion time.
     pub completed: bool,
+    /// Its row stands under another id than the answer named.
+    pub split: bool,
 }
 
 /// Joined requests.
@@ -369,12 +374,12 @@ impl JoinedRows {
             accepted: line.accepted,
             cached: line.cached,
             completed: row.is_some_and(|row| row.completed_at.is_some()),
+            split: [JoinWay::ResponseRequestId, JoinWay::GatewayLog]
+                .iter()
+                .all(|way| line.ways.contains(way)),
         };
-        let attempt = |part: &AttemptPart| Attempt {
-            nonce: part.nonce,
-            host_idx: part.host_idx,
-            winner: part.winner,
-        };
+        let attempt =
+            |part: &AttemptPart| Attempt { nonce: part.nonce, host_idx: part.host_idx, winner: part.winner };
         self.attempts.extend(attempts.iter().map(attempt));
         for part in &line.calls {
             self.calls.push(Call {
@@ -477,7 +482,9 @@ mod tests {
         for index in [0, 7, 999_999, 1_000_000, u64::MAX] {
             assert_eq!(ids.index(&ids.id(index)), Some(index));
         }
-        for id in ["ml-5xx-42-7", "ml-5xx-42-0000007", "ml-5xx-43-000007", "ml-5xx-42-00000x", "ml-5xx-42-+00007"] {
+        for id in
+            ["ml-5xx-42-7", "ml-5xx-42-0000007", "ml-5xx-43-000007", "ml-5xx-42-00000x", "ml-5xx-42-+00007"]
+        {
             assert_eq!(ids.index(id), None, "{id}");
         }
     }

@@ -357,7 +357,8 @@ impl Sessions {
     /// Nonces of a host's log with the numbers of their lines.
     pub fn log<'s>(&'s self, log: &'s [Span]) -> impl Iterator<Item = (u64, u64)> + 's {
         let numbers = log.iter().flat_map(|span| span.first..span.first.saturating_add(span.count));
-        let there = move |number: u64| Some((number, self.lines.get(usize::try_from(number).ok()?.checked_sub(1)?)?));
+        let there =
+            move |number: u64| Some((number, self.lines.get(usize::try_from(number).ok()?.checked_sub(1)?)?));
         numbers.map_while(there).map(|(number, line)| (number, line.nonce))
     }
 

@@ -80,9 +80,11 @@ impl Sheet {
         self.parts.insert(name.to_owned(), status);
     }
 
-    /// Notes that a named rule was used.
-    pub fn rule(&mut self, rule: &str, source: &str) {
-        *self.rules.entry((rule.to_owned(), source.to_owned())).or_default() += 1;
+    /// Notes how often a named rule was used; [`crate::rules`] gives name and source.
+    pub(crate) fn rule_used(&mut self, rule: &str, source: &str, count: u64) {
+        if count > 0 {
+            *self.rules.entry((rule.to_owned(), source.to_owned())).or_default() += count;
+        }
     }
 
     /// Notes something that is no failure.

@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, HashSet};
 
 use evidence::EVIDENCE_VERSION;
-use evidence::assertion::Assertions;
+use evidence::assertion::{Assertions, Status};
 use evidence::event::EventKind;
 use evidence::record::ClientClass;
+use evidence::run::RunInfo;
 use evidence::snapshot::Moment;
-use evidence::summary::{BASELINE_SENTENCE, ClientSignals, Latency, Summary};
+use evidence::summary::{BASELINE_SENTENCE, ClientSignals, Coverage, Latency, NotSeen, Summary};
 use scenario::fault::{Because, RequestClass};
 use serde_json::{Value, json};
 use stats::Histogram;
 use stats::Percentile;
 
+use crate::applicability::{LIMITS, not_applicable};
+use crate::assertions::a07_replica_agreement::IGNORED;
 use crate::classify::Decided;
 use crate::judge::reasons;
 use crate::load::Evidence;
@@ -30,11 +33,7 @@ pub fn load_span_us(evidence: &Evidence) -> u64 {
 
 /// The summary of a judged run.
 #[must_use]
-pub fn summarize(
-    evidence: &Evidence,
-    decided: &Table<Decided>,
-    assertions: &Assertions,
-) -> Summary {
+pub fn summarize(evidence: &Evidence, decided: &Table<Decided>, assertions: &Assertions) -> Summary {
     let run = &evidence.run;
     let scenario = &run.resolved.scenario;
     let mut not_shown = BTreeMap::new();
@@ -68,6 +67,8 @@ pub fn summarize(
         highest_stable_step: None,
         assertions: assertions.results.iter().map(|r| (r.id.to_string(), r.status)).collect(),
         evaluated: assertions.results.iter().map(|r| (r.id.to_string(), r.evaluated)).collect(),
+        coverage: coverage(run, assertions),
+        known: None,
         client: client(evidence, decided),
         devshard: devshard(evidence),
         hosts: hosts(evidence),
@@ -79,6 +80,44 @@ pub fn summarize(
         phases_us: phases(evidence),
         note: BASELINE_SENTENCE.to_owned(),
     }
+}
+
+/// Reasons that are named per assertion; the rest is in `assertions.json`.
+const NOT_SEEN_MAX: usize = 10;
+
+/// What was judged, what could not be seen and why.
+fn coverage(run: &RunInfo, assertions: &Assertions) -> Coverage {
+    let mut coverage = Coverage::default();
+    for result in &assertions.results {
+        let parts_whole = result.parts.values().all(|status| matches!(status, Status::Pass | Status::Fail));
+        let whole = result.missing.is_empty() && parts_whole;
+        *match result.status {
+            Status::Unknown => &mut coverage.not_judged,
+            Status::NotApplicable => &mut coverage.not_applicable,
+            Status::Pass | Status::Fail if whole => &mut coverage.in_full,
+            Status::Pass | Status::Fail => &mut coverage.in_part,
+        } += 1;
+        let what = format!("{} {}", result.id, result.name);
+        let seen = |why: &String| NotSeen { what: what.clone(), why: why.clone() };
+        coverage.not_seen.extend(result.missing.iter().take(NOT_SEEN_MAX).map(seen));
+        let of_table = result.parts.keys().map(String::as_str).chain([""]);
+        for part in of_table {
+            if let Some(why) = not_applicable(run, result.id, part) {
+                let what = format!("{what} {part}").trim_end().to_owned();
+                coverage.not_seen.push(NotSeen { what, why: why.to_owned() });
+            }
+        }
+    }
+    let limits = LIMITS.iter().filter(|limit| (limit.holds)(run));
+    coverage.limits = limits
+        .map(|limit| NotSeen { what: format!("{} {}", limit.id, limit.id.name()), why: limit.why.to_owned() })
+        .collect();
+    let ignored = IGNORED.iter().map(|(field, why)| NotSeen {
+        what: format!("A7 replica-agreement, field {field}"),
+        why: (*why).to_owned(),
+    });
+    coverage.limits.extend(ignored);
+    coverage
 }
 
 /// What failed around Devshard, with the last log lines of the service, in the words of the event.
@@ -290,7 +329,8 @@ fn faults(evidence: &Evidence, decided: &Table<Decided>) -> BTreeMap<String, Val
     let of_rule = |rule: &str| {
         let hits: u64 = places.get(rule).into_iter().flat_map(BTreeMap::values).sum();
         let requests = evidence.calls.oracle.hit_ids.get(rule).map_or(0, HashSet::len);
-        let classes = words(classes.iter().filter(|((of, _), _)| *of == rule).map(|((_, class), n)| (class, n)));
+        let classes =
+            words(classes.iter().filter(|((of, _), _)| *of == rule).map(|((_, class), n)| (class, n)));
         let reasons = words(reasons.iter().filter(|((of, _), _)| *of == rule).map(|((_, why), n)| (why, n)));
         json!({"hits": hits, "distinct_requests": requests, "classes": classes, "because": reasons,
             "places": places.get(rule).cloned().unwrap_or_default()})
@@ -299,7 +339,9 @@ fn faults(evidence: &Evidence, decided: &Table<Decided>) -> BTreeMap<String, Val
     rules.iter().map(|rule| (rule.id.clone(), of_rule(&rule.id))).collect()
 }
 
-fn words<'c, T: serde::Serialize + 'c>(counts: impl Iterator<Item = (&'c T, &'c u64)>) -> BTreeMap<String, u64> {
+fn words<'c, T: serde::Serialize + 'c>(
+    counts: impl Iterator<Item = (&'c T, &'c u64)>,
+) -> BTreeMap<String, u64> {
     counts.map(|(what, count)| (word(what), *count)).collect()
 }
 

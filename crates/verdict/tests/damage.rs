@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use evidence::assertion::Status;
 use evidence::exit::Outcome;
 use evidence::rundir::{
-    ACCOUNTING, DAPI_CALLS, DIFFS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, INFERENCES, NODE_CALLS, PLAN, REQUESTS,
-    RUN, RunReader,
+    ACCOUNTING, DAPI_CALLS, DIFFS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, INFERENCES, NODE_CALLS, PLAN,
+    REQUESTS, RUN, RunReader,
 };
 use proptest::prelude::*;
 use support::{MOMENTS, RUN_ID, good, judge_in, snapshot_name};

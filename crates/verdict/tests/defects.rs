@@ -136,6 +136,7 @@ fn a_panicking_assertion_is_an_error_of_ours_and_hides_nothing() {
     let judged = judge_with(&RunReader::new(base.path().join(RUN_ID)), &registry).expect("run.yaml is good");
     assert_eq!(judged.assertions.verdict, Outcome::Internal);
     assert_eq!(judged.assertions.results[0].status, Status::Unknown);
+    assert!(judged.assertions.results[0].missing[0].contains("panicked: planted"), "the cause is told");
     assert!(judged.assertions.results.iter().any(|result| result.status == Status::Fail), "A8 is still told");
 }
 

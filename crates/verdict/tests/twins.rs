@@ -221,6 +221,14 @@ const PASS: &[(&str, Change)] = &[
         let call = files.joined[7].calls[0].call;
         files.calls.iter_mut().filter(|c| c.call == call).for_each(|c| c.lock = None);
     }),
+    ("a wall clock that jumps by 5 s: order comes from sequence numbers and monotonic offsets", |files| {
+        let jump = 5_000_000;
+        for event in &mut files.events {
+            event.unix_us = if event.seq % 2 == 0 { jump * 2 } else { jump };
+        }
+        let row = files.joined[7].accounting.as_mut().expect("the story has it");
+        row.completed_at = Some("2025-12-31T23:59:56Z".to_owned());
+    }),
     ("T: exactly at every limit", |files| {
         files.run.resolved.scenario.thresholds.success_rps_min = Some(193);
     }),

@@ -1,5 +1,7 @@
 //! Sessions as hosts store them: diffs and mempools, decoded (contract hosts 2.3 and 4.1).
 
+use evidence::rundir::RunDirError;
+use evidence::sessions::{SessionLog, Span, push_line};
 use evidence::snapshot::{Diff, HostEscrow, HostState, Missing, Tx};
 use scenario::digest::blake3_hex;
 use serde_json::Value;
@@ -12,40 +14,85 @@ use super::{HostSurface, Surfaces, keep};
 /// Answer of a host that was never contacted for an escrow (contract hosts 2.1, newer builds).
 const NO_SESSION: &str = "session not found";
 
-/// Reads every escrow of one host. Only escrows that the gateway shows with a nonce are asked for: on a July host a
-/// GET of a foreign session would create it (contract hosts 2.1).
+/// Diffs asked for at once: an answer must stay far below the bound of one.
+const PAGE_LEN: u64 = 2_000;
+/// Pages of one log; more is no session of a test.
+const PAGES_MAX: u64 = 10_000;
+
+/// Reads every escrow of one host. An escrow that the gateway shows at nonce 0 is not asked for: on a July host a GET
+/// of a foreign session would create it (contract hosts 2.1). `None` = the gateway did not say.
+///
+/// # Errors
+/// [`RunDirError`] when diffs can't be written; what can't be read is in `missing`.
 pub async fn state(
     surfaces: &Surfaces,
     host: &HostSurface,
-    escrows: &[(String, u64)],
+    escrows: &[(String, Option<u64>)],
+    sessions: &mut SessionLog,
     missing: &mut Vec<Missing>,
-) -> HostState {
+) -> Result<HostState, RunDirError> {
     let mut state = HostState {
         service: host.service.clone(),
         participant: host.participant.clone(),
         escrows: Vec::with_capacity(escrows.len()),
     };
-    for (id, nonce) in escrows {
-        if *nonce == 0 {
-            continue;
-        }
+    for (id, nonce) in escrows.iter().filter(|(_, nonce)| *nonce != Some(0)) {
         let base = format!("{}{}/sessions/{id}", host.base, surfaces.session_prefix);
         let what = format!("{}/{id}", host.service);
-        let diffs = surfaces.json(&format!("{base}/diffs?from=1&to={nonce}"), false).await;
-        if diffs.as_ref().is_err_and(|why| why.contains(NO_SESSION)) {
+        let log = match log(surfaces, &base, id, *nonce, sessions).await {
             // The gateway has not contacted this host for the escrow yet: an empty log, not a missing one.
-            state.escrows.push(HostEscrow { escrow: id.clone(), ..HostEscrow::default() });
-            continue;
-        }
-        let diffs = keep(missing, &format!("{what}/diffs"), diffs.and_then(|value| read_diffs(&value)));
+            Err(Unread::Why(why)) if why.contains(NO_SESSION) => {
+                state.escrows.push(HostEscrow { escrow: id.clone(), ..HostEscrow::default() });
+                continue;
+            }
+            Err(Unread::RunDir(error)) => return Err(error),
+            Err(Unread::Why(why)) => keep(missing, &format!("{what}/diffs"), Err(why)),
+            Ok(log) => Some(log),
+        };
         let mempool = surfaces.json(&format!("{base}/mempool"), false).await;
         let mempool =
             keep(missing, &format!("{what}/mempool"), mempool.and_then(|value| read_mempool(&value)));
-        if let (Some(diffs), Some(mempool)) = (diffs, mempool) {
-            state.escrows.push(HostEscrow { escrow: id.clone(), diffs, mempool });
+        if let (Some(log), Some(mempool)) = (log, mempool) {
+            let escrow = id.clone();
+            state.escrows.push(HostEscrow { escrow, log, mempool, ..HostEscrow::default() });
         }
     }
-    state
+    Ok(state)
+}
+
+/// Why a log was not read.
+enum Unread {
+    /// The host did not give it.
+    Why(String),
+    /// It could not be kept.
+    RunDir(RunDirError),
+}
+
+/// Reads the log of one session page by page up to the gateway's nonce; without one, until nothing more comes.
+async fn log(
+    surfaces: &Surfaces,
+    base: &str,
+    escrow: &str,
+    nonce: Option<u64>,
+    sessions: &mut SessionLog,
+) -> Result<Vec<Span>, Unread> {
+    let mut log = Vec::new();
+    for page in 0..PAGES_MAX {
+        let from = page * PAGE_LEN + 1;
+        let to = nonce.unwrap_or(u64::MAX).min(from + PAGE_LEN - 1);
+        if from > to {
+            break;
+        }
+        let answer = surfaces.json(&format!("{base}/diffs?from={from}&to={to}"), false).await;
+        let diffs = answer.and_then(|value| read_diffs(&value)).map_err(Unread::Why)?;
+        if diffs.is_empty() && nonce.is_none() {
+            break;
+        }
+        for diff in &diffs {
+            push_line(&mut log, sessions.diff(escrow, diff).map_err(Unread::RunDir)?);
+        }
+    }
+    Ok(log)
 }
 
 fn read_diffs(value: &Value) -> Result<Vec<Diff>, String> {

@@ -11,6 +11,7 @@ use evidence::accounting::{AccountingRow, Attempt, JoinWay, JoinedCall, JoinedRe
 use evidence::record::RequestRecord;
 use evidence::run::RunInfo;
 use evidence::rundir::{DAPI_CALLS, LOGS, NODE_CALLS, REQUESTS, RunDir, RunReader, SNAPSHOT_FILE, SNAPSHOTS};
+use evidence::sessions::each_inference;
 use evidence::snapshot::{Moment, Snapshot};
 use futures_util::StreamExt;
 use scenario::control::{DapiCallRecord, NodeCall};
@@ -39,9 +40,12 @@ pub struct JoinInput {
     pub gateway_log: String,
     /// Text of all host logs.
     pub host_logs: String,
-    /// Snapshot after sync.
-    pub synced: Option<Snapshot>,
+    /// Status after sync, by escrow and nonce.
+    pub statuses: Statuses,
 }
+
+/// Statuses of inferences by escrow and nonce.
+pub type Statuses = HashMap<String, HashMap<u64, String>>;
 
 /// Largest log that is searched for ids.
 const LOG_LEN_MAX: u64 = 512 * 1024 * 1024;
@@ -61,10 +65,7 @@ impl JoinInput {
             dapi: all(&reader, DAPI_CALLS),
             gateway_log: String::new(),
             host_logs: String::new(),
-            synced: reader
-                .json(&format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", Moment::DrainSynced.dir()))
-                .ok()
-                .flatten(),
+            statuses: statuses(&reader),
         };
         input.calls.retain(|call| call.ended_us.is_some());
         input.records.sort_by_key(|record| record.index);
@@ -93,20 +94,44 @@ fn all<T: serde::de::DeserializeOwned>(reader: &RunReader, name: &str) -> Vec<T>
 #[derive(Clone, Debug)]
 struct Found {
     joined: JoinedRequest,
+    /// Escrow and request id under which its row is looked for.
     lookup: Option<(String, String)>,
+    /// The id that the gateway's log has for one of its nonces: July keeps rows under ids of its own.
+    logged: Option<String>,
 }
 
 /// Joins all requests; accounting rows are read from the gateway.
 pub async fn join(surfaces: &Surfaces, input: &JoinInput) -> Vec<JoinedRequest> {
-    let found = walk(input);
+    let mut found = walk(input);
     let lookups = found.iter().enumerate().filter_map(|(at, f)| Some((at, f.lookup.clone()?)));
-    let rows: HashMap<usize, Result<AccountingRow, String>> = futures_util::stream::iter(lookups)
+    let mut rows = read_rows(surfaces, lookups.collect()).await;
+    let split: Vec<(usize, (String, String))> = found
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| rows.get(at).is_some_and(Result::is_err))
+        .filter_map(|(at, f)| {
+            let (escrow, id) = f.lookup.clone()?;
+            let logged = f.logged.clone().filter(|logged| *logged != id)?;
+            Some((at, (escrow, logged)))
+        })
+        .collect();
+    for (at, row) in read_rows(surfaces, split).await.into_iter().filter(|(_, row)| row.is_ok()) {
+        found[at].joined.ways.push(JoinWay::GatewayLog);
+        rows.insert(at, row);
+    }
+    repeated(&mut found, &rows, input);
+    found.into_iter().enumerate().map(|(at, f)| finish(f, rows.get(&at), &input.statuses)).collect()
+}
+
+async fn read_rows(
+    surfaces: &Surfaces,
+    lookups: Vec<(usize, (String, String))>,
+) -> HashMap<usize, Result<AccountingRow, String>> {
+    futures_util::stream::iter(lookups)
         .map(|(at, (escrow, id))| async move { (at, row(surfaces, &escrow, &id).await) })
         .buffer_unordered(LOOKUPS_AT_ONCE)
         .collect()
-        .await;
-    let inferences = statuses(input.synced.as_ref());
-    found.into_iter().enumerate().map(|(at, f)| finish(f, rows.get(&at), &inferences)).collect()
+        .await
 }
 
 async fn row(surfaces: &Surfaces, escrow: &str, id: &str) -> Result<AccountingRow, String> {
@@ -138,18 +163,19 @@ fn read_row(escrow: &str, value: &Value) -> AccountingRow {
     }
 }
 
-/// Final statuses by (escrow, nonce).
-fn statuses(synced: Option<&Snapshot>) -> HashMap<(&str, u64), &str> {
-    let escrows = synced.map(|snapshot| snapshot.escrows.as_slice()).unwrap_or_default();
-    escrows
-        .iter()
-        .flat_map(|escrow| {
-            escrow
-                .inferences
-                .iter()
-                .map(|(nonce, inference)| ((escrow.escrow.as_str(), *nonce), inference.status.as_str()))
-        })
-        .collect()
+/// Statuses as the snapshot after sync shows them.
+fn statuses(reader: &RunReader) -> Statuses {
+    let mut statuses = Statuses::new();
+    let name = format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", Moment::DrainSynced.dir());
+    let Ok(Some(snapshot)) = reader.json::<Snapshot>(&name) else { return statuses };
+    each_inference(reader, &snapshot, |escrow, nonce, inference| {
+        let of_escrow = statuses.entry(escrow.to_owned()).or_default();
+        match inference {
+            Some(inference) => drop(of_escrow.insert(nonce, inference.status.clone())),
+            None => drop(of_escrow.remove(&nonce)),
+        }
+    });
+    statuses
 }
 
 /// The pure part: everything but the accounting rows.
@@ -203,11 +229,15 @@ fn one(
     if escrow.is_some() && !nonces.is_empty() {
         ways.push(JoinWay::SeedNonce);
     }
+    let of_nonce =
+        |escrow: &String| nonces.iter().find_map(|nonce| gateway.get(&(escrow.clone(), *nonce)).cloned());
+    let logged = escrow.as_ref().and_then(of_nonce);
     let mut request = record.response_request_id.clone();
     if request.is_some() {
         ways.push(JoinWay::ResponseRequestId);
-    } else if let Some(escrow) = &escrow {
-        request = nonces.iter().find_map(|nonce| gateway.get(&(escrow.clone(), *nonce)).cloned());
+    } else if logged.is_some() {
+        ways.push(JoinWay::GatewayLog);
+        request.clone_from(&logged);
     }
     let accepted = accepted(record, !own.is_empty());
     if accepted && escrow.is_none() {
@@ -230,7 +260,45 @@ fn one(
         ways,
         missing,
     };
-    Found { joined, lookup }
+    Found { joined, lookup, logged }
+}
+
+/// A repeated body that missed the cache ran a race of its own, and its calls carry the marker of the request that it
+/// repeats: they go to the line whose attempts name their nonces. Where both lines name a nonce, each in an escrow of
+/// its own, the terminal line of the host tells whose call it is.
+fn repeated(found: &mut [Found], rows: &HashMap<usize, Result<AccountingRow, String>>, input: &JoinInput) {
+    let places: HashMap<u64, usize> = found.iter().map(|f| f.joined.index).zip(0..).collect();
+    let request_ids: HashMap<(&str, u64), &str> = input
+        .calls
+        .iter()
+        .filter_map(|call| Some(((call.node.as_str(), call.call), call.x_request_id.as_deref()?)))
+        .collect();
+    let hosts = if input.duplicates.is_empty() { HashMap::new() } else { host_terminals(&input.host_logs) };
+    for (copy, original) in &input.duplicates {
+        let (Some(copy), Some(original)) = (places.get(copy).copied(), places.get(original).copied()) else {
+            continue;
+        };
+        let row = |at: usize| rows.get(&at).and_then(|row| row.as_ref().ok());
+        let Some(of_copy) = row(copy) else { continue };
+        let names = |row: &AccountingRow, nonce| row.attempts.iter().any(|attempt| attempt.nonce == nonce);
+        let moves = |call: &JoinedCall| {
+            let Some(nonce) = call.nonce.filter(|nonce| names(of_copy, *nonce)) else { return false };
+            let other = row(original).filter(|row| names(row, nonce));
+            let at_host = request_ids.get(&(call.node.as_str(), call.call)).and_then(|id| hosts.get(*id));
+            match (other, at_host) {
+                (None, _) => true,
+                (Some(other), Some((escrow, _))) => *escrow == of_copy.escrow && *escrow != other.escrow,
+                (Some(_), None) => false,
+            }
+        };
+        let calls = std::mem::take(&mut found[original].joined.calls);
+        let (moved, kept): (Vec<_>, Vec<_>) = calls.into_iter().partition(moves);
+        found[original].joined.calls = kept;
+        if !moved.is_empty() {
+            found[copy].joined.ways.push(JoinWay::SeedNonce);
+            found[copy].joined.calls.extend(moved);
+        }
+    }
 }
 
 /// Accepted as contract gateway 10.2 has it: a node saw it, or an answer that only a started race gives: 200, 502 or
@@ -258,11 +326,7 @@ fn joined_call(call: &NodeCall, lock_host: &HashMap<&str, &str>) -> JoinedCall {
     }
 }
 
-fn finish(
-    found: Found,
-    row: Option<&Result<AccountingRow, String>>,
-    statuses: &HashMap<(&str, u64), &str>,
-) -> JoinedRequest {
+fn finish(found: Found, row: Option<&Result<AccountingRow, String>>, statuses: &Statuses) -> JoinedRequest {
     let mut joined = found.joined;
     match row {
         Some(Ok(row)) => joined.accounting = Some(row.clone()),
@@ -277,8 +341,8 @@ fn finish(
     nonces.dedup();
     if let Some(escrow) = &joined.escrow {
         for nonce in nonces {
-            match statuses.get(&(escrow.as_str(), nonce)) {
-                Some(status) => joined.inferences.push((nonce, (*status).to_owned())),
+            match statuses.get(escrow).and_then(|of_escrow| of_escrow.get(&nonce)) {
+                Some(status) => joined.inferences.push((nonce, status.clone())),
                 None => joined.missing.push(format!("inference {nonce} of escrow {escrow} after sync")),
             }
         }
@@ -368,6 +432,38 @@ mod tests {
         assert_eq!(found[0].joined.calls.len(), 1, "another salt is another run");
         assert!(found[0].joined.accepted);
         assert!(found[0].joined.ways.contains(&JoinWay::HostLog));
+    }
+
+    #[test]
+    fn calls_of_a_repeated_body_go_to_the_row_that_names_their_nonce() {
+        let record = |index: u64| {
+            let mut record = RequestRecord::blank(index, RequestId::new("s", 1, index), false);
+            record.status = Some(200);
+            record.response_devshard_id = Some("3".to_owned());
+            record.response_request_id = Some(format!("req-{index}"));
+            record
+        };
+        let input = JoinInput {
+            salt: "salt".to_owned(),
+            records: vec![record(0), record(1)],
+            duplicates: HashMap::from([(1, 0)]),
+            calls: vec![call("s-1-000000", "node-a", 7, "salt"), call("s-1-000000", "node-a", 9, "salt")],
+            ..JoinInput::default()
+        };
+        let row = |nonce| {
+            let attempt = Attempt { nonce, winner: true, ..Attempt::default() };
+            Ok(AccountingRow { escrow: "3".to_owned(), attempts: vec![attempt], ..AccountingRow::default() })
+        };
+        let mut found = walk(&input);
+        assert_eq!(found[0].joined.calls.len(), 2, "both carry the marker of the first");
+        repeated(&mut found, &HashMap::from([(0, row(7)), (1, row(9))]), &input);
+        let nonces = |at: usize| found[at].joined.calls.iter().map(|call| call.nonce).collect::<Vec<_>>();
+        assert_eq!((nonces(0), nonces(1)), (vec![Some(7)], vec![Some(9)]));
+        // A cache hit has a row without attempts: nothing moves.
+        let mut found = walk(&input);
+        let cached = Ok(AccountingRow { outcome: "cached".to_owned(), ..AccountingRow::default() });
+        repeated(&mut found, &HashMap::from([(0, row(7)), (1, cached)]), &input);
+        assert_eq!(found[0].joined.calls.len(), 2);
     }
 
     #[test]

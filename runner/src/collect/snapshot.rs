@@ -1,10 +1,8 @@
 //! One snapshot of everything (design section 3, steps 3 and 6).
 
-use std::collections::BTreeMap;
-
-use evidence::EVIDENCE_VERSION;
 use evidence::rundir::{METRICS, RunDir, SNAPSHOT_FILE, SNAPSHOTS};
-use evidence::snapshot::{Moment, ProcessIdentity, Snapshot};
+use evidence::sessions::SessionLog;
+use evidence::snapshot::Snapshot;
 use scenario::control::{CONTROL_VERSION, ChainStats, DapiStats, OpenaiStats};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -92,28 +90,15 @@ async fn stats_of<T: DeserializeOwned>(control: Option<&Control>) -> Result<T, S
 pub async fn take(
     surfaces: &Surfaces,
     mocks: &Mocks,
-    moment: Moment,
-    at_us: u64,
-    processes: Vec<ProcessIdentity>,
+    mut snapshot: Snapshot,
+    sessions: &mut SessionLog,
     dir: &RunDir,
-) -> Result<Snapshot, RunnerError> {
+) -> Result<(), RunnerError> {
     let mut missing = Vec::new();
-    let mut snapshot = Snapshot {
-        v: EVIDENCE_VERSION,
-        moment,
-        at_us,
-        escrows: Vec::new(),
-        hosts: Vec::new(),
-        leases: None,
-        processes,
-        gateway_metrics: BTreeMap::new(),
-        host_metrics: BTreeMap::new(),
-        openai: keep(&mut missing, "mock-openai/stats", mocks.openai_stats().await),
-        dapi: keep(&mut missing, "mock-dapi/stats", mocks.dapi_stats().await),
-        chain: keep(&mut missing, "mock-chain/stats", mocks.chain_stats().await),
-        missing: Vec::new(),
-    };
-    let folder = format!("{SNAPSHOTS}/{}", moment.dir());
+    snapshot.openai = keep(&mut missing, "mock-openai/stats", mocks.openai_stats().await);
+    snapshot.dapi = keep(&mut missing, "mock-dapi/stats", mocks.dapi_stats().await);
+    snapshot.chain = keep(&mut missing, "mock-chain/stats", mocks.chain_stats().await);
+    let folder = format!("{SNAPSHOTS}/{}", snapshot.moment.dir());
     for id in &surfaces.escrows {
         let (escrow, raw) = gateway::escrow(surfaces, id, &mut missing).await;
         dir.write_json(&format!("{folder}/gateway-escrow-{id}.json"), &raw)?;
@@ -124,14 +109,24 @@ pub async fn take(
         active_requests(&mut snapshot, &admin);
         dir.write_json(&format!("{folder}/gateway-admin-state.json"), &admin)?;
     }
-    let nonces: Vec<(String, u64)> = snapshot.escrows.iter().map(|e| (e.escrow.clone(), e.nonce)).collect();
+    let nonces: Vec<(String, Option<u64>)> = snapshot
+        .escrows
+        .iter()
+        .map(|escrow| {
+            // A status that could not be read says nothing about the hosts: they are asked all the same.
+            let status = format!("gateway/{}/status", escrow.escrow);
+            let unread = missing.iter().any(|missing| missing.what == status);
+            (escrow.escrow.clone(), (!unread).then_some(escrow.nonce))
+        })
+        .collect();
     for surface in &surfaces.hosts {
-        snapshot.hosts.push(host::state(surfaces, surface, &nonces, &mut missing).await);
+        snapshot.hosts.push(host::state(surfaces, surface, &nonces, sessions, &mut missing).await?);
     }
-    scrape(surfaces, moment, dir, &mut snapshot, &mut missing).await?;
+    scrape(surfaces, dir, &mut snapshot, &mut missing).await?;
     snapshot.missing = missing;
+    sessions.store(&mut snapshot)?;
     dir.write_json(&format!("{folder}/{SNAPSHOT_FILE}"), &snapshot)?;
-    Ok(snapshot)
+    Ok(())
 }
 
 /// `active_requests` is only shown by the admin view when several runtimes are loaded (contract gateway 2.4.3).
@@ -145,12 +140,11 @@ fn active_requests(snapshot: &mut Snapshot, admin: &Value) {
 
 async fn scrape(
     surfaces: &Surfaces,
-    moment: Moment,
     dir: &RunDir,
     snapshot: &mut Snapshot,
     missing: &mut Vec<evidence::snapshot::Missing>,
 ) -> Result<(), RunnerError> {
-    let folder = format!("{METRICS}/{}", moment.dir());
+    let folder = format!("{METRICS}/{}", snapshot.moment.dir());
     let text = surfaces.text(&format!("{}/metrics", surfaces.gateway)).await;
     if let Some(text) = keep(missing, "gateway/metrics", text) {
         dir.write_text(&format!("{folder}/gateway.prom"), &text)?;

@@ -3,25 +3,33 @@
 use std::path::Path;
 
 use evidence::exit::Outcome;
-use evidence::rundir::{RunDir, RunReader};
+use evidence::manifest::Manifest;
+use evidence::rundir::{MANIFEST, RunDir, RunReader};
+use verdict::judge::{NoRun, judge_beside};
 
 use super::find_run;
 use crate::error::RunnerError;
+use crate::judge::{Known, conclude};
 
-/// Judges and rewrites `assertions.json`, `failures/` and `summary.json`. The same build writes the same bytes.
+/// Judges and rewrites `assertions.json`, `failures/` and `summary.json`. The same build writes the same bytes. Evidence
+/// that is not what the manifest says counts as missing: it was cut or changed since the run.
 ///
 /// # Errors
-/// [`RunnerError::Usage`] when there is no such run.
-pub fn analyze(results: &Path, name: &str) -> Result<Outcome, RunnerError> {
+/// [`RunnerError::Usage`] when there is no such run, [`RunnerError::RunDir`] when a file can't be written.
+pub fn analyze(results: &Path, name: &str, known: &Known) -> Result<Outcome, RunnerError> {
     let root = find_run(results, name)?;
     let reader = RunReader::new(&root);
-    let judged = verdict::judge::judge(&reader).map_err(|none| RunnerError::Usage(none.0))?;
-    let dir = RunDir::existing(root.clone());
-    crate::judge::write(&dir, &judged)?;
-    dir.write_manifest(&judged.evidence.run.run_id, Vec::new())?;
-    crate::view::say(&format!(
-        "{}",
-        report::text::summary(&judged.summary, &judged.assertions, &root.display().to_string())
-    ));
-    Ok(judged.assertions.verdict)
+    let changed = match reader.json::<Manifest>(MANIFEST) {
+        Ok(Some(manifest)) => manifest.changed(&root),
+        // A runner that was killed wrote none.
+        Ok(None) => Vec::new(),
+        Err(bad) => {
+            eprintln!("{MANIFEST} is damaged ({}): what was changed since the run can't be told", bad.why);
+            Vec::new()
+        }
+    };
+    let whole = changed.is_empty();
+    let judged = judge_beside(&reader, changed).map_err(|NoRun(why)| RunnerError::Usage(why))?;
+    // A manifest that finds changes is evidence itself: it stays as it is.
+    conclude(&RunDir::existing(root), judged, known, whole)
 }

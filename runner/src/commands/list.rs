@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::path::Path;
 
+use evidence::EVIDENCE_VERSION;
 use evidence::assertion::Assertions;
 use evidence::exit::Outcome;
 use evidence::rundir::{ASSERTIONS, RunReader, SUMMARY};
 use evidence::summary::Summary;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::{find_run, runs};
 use crate::error::RunnerError;
@@ -18,11 +21,7 @@ use crate::error::RunnerError;
 pub fn list(results: &Path) -> Result<Outcome, RunnerError> {
     let mut out = std::io::stdout().lock();
     for run in runs(results)?.into_iter().rev() {
-        let summary: Option<Summary> = RunReader::new(results.join(&run)).json(SUMMARY).ok().flatten();
-        let line = summary.map_or_else(
-            || format!("{run}  not judged (`runner analyze {run}` says what is missing)"),
-            |summary| format!("{run}  {:<12} {} requests", summary.verdict.word(), summary.client.sent),
-        );
+        let line = line(&RunReader::new(results.join(&run)), &run);
         if writeln!(out, "{line}").is_err() {
             break;
         }
@@ -41,10 +40,46 @@ pub enum Format {
     Junit,
 }
 
+fn line(reader: &RunReader, run: &str) -> String {
+    match read::<Summary>(reader, SUMMARY) {
+        Ok(summary) => format!("{run}  {:<12} {} requests", summary.verdict.word(), summary.client.sent),
+        Err(Unread::Newer(version)) => format!("{run}  {}", newer(SUMMARY, version)),
+        Err(Unread::Absent) => format!("{run}  not judged (`runner analyze {run}` says what is missing)"),
+        Err(Unread::Damaged(why)) => format!("{run}  {SUMMARY} is damaged: {why}"),
+    }
+}
+
+/// Why an artifact could not be shown.
+enum Unread {
+    Absent,
+    Newer(u32),
+    Damaged(String),
+}
+
+/// Reads an artifact; the version comes first, since a newer one need not have the fields that this build knows.
+fn read<T: DeserializeOwned>(reader: &RunReader, name: &str) -> Result<T, Unread> {
+    #[derive(Deserialize)]
+    struct Version {
+        v: u32,
+    }
+    let damaged = |bad: evidence::rundir::BadLine| Unread::Damaged(bad.why);
+    let version: Version = reader.json(name).map_err(damaged)?.ok_or(Unread::Absent)?;
+    if version.v > EVIDENCE_VERSION {
+        return Err(Unread::Newer(version.v));
+    }
+    reader.json(name).map_err(damaged)?.ok_or(Unread::Absent)
+}
+
+fn newer(name: &str, version: u32) -> String {
+    format!(
+        "{name} has format version {version}, this build reads up to {EVIDENCE_VERSION}: use a newer runner"
+    )
+}
+
 /// One run, to standard output. Text is what was written; the other forms are made from the evidence.
 ///
 /// # Errors
-/// [`RunnerError::Usage`] when there is no such run, or when it was never judged.
+/// [`RunnerError::Usage`] when there is no such run, when it was never judged, or when a newer build judged it.
 pub fn show(results: &Path, name: &str, format: Format) -> Result<Outcome, RunnerError> {
     let root = find_run(results, name)?;
     let reader = RunReader::new(&root);
@@ -59,14 +94,32 @@ pub fn show(results: &Path, name: &str, format: Format) -> Result<Outcome, Runne
         drop(std::io::stdout().lock().write_all(text.as_bytes()));
         return Ok(Outcome::Pass);
     }
-    let unread = |what: &str| {
-        RunnerError::Usage(format!("{}: no readable {what}; `runner analyze` writes it", root.display()))
+    let unread = |what: &str, why: Unread| {
+        let why = match why {
+            Unread::Absent => format!("no {what}; `runner analyze` writes it"),
+            Unread::Newer(version) => newer(what, version),
+            Unread::Damaged(why) => format!("{what} is damaged: {why}; `runner analyze` writes it anew"),
+        };
+        RunnerError::Usage(format!("{}: {why}", root.display()))
     };
-    let summary: Summary = reader.json(SUMMARY).ok().flatten().ok_or_else(|| unread(SUMMARY))?;
-    let assertions: Assertions = reader.json(ASSERTIONS).ok().flatten().ok_or_else(|| unread(ASSERTIONS))?;
-    crate::view::say(&format!(
-        "{}",
-        report::text::summary(&summary, &assertions, &root.display().to_string())
-    ));
+    let summary: Summary = read(&reader, SUMMARY).map_err(|why| unread(SUMMARY, why))?;
+    let assertions: Assertions = read(&reader, ASSERTIONS).map_err(|why| unread(ASSERTIONS, why))?;
+    crate::view::say(&report::text::summary(&summary, &assertions, &root.display().to_string()));
     Ok(Outcome::Pass)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_newer_or_damaged_summary_is_said_to_be_so() {
+        let base = tempfile::tempdir().unwrap();
+        let reader = RunReader::new(base.path());
+        assert!(line(&reader, "r").contains("not judged"));
+        for (text, wanted) in [("{\"v\": 99, \"shape\": \"new\"}", "format version 99"), ("{", "damaged")] {
+            std::fs::write(base.path().join(SUMMARY), text).unwrap();
+            assert!(line(&reader, "r").contains(wanted), "{}", line(&reader, "r"));
+        }
+    }
 }

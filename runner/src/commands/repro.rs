@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use evidence::assertion::AssertionId;
 use evidence::exit::Outcome;
 use evidence::run::ReproOf;
-use evidence::rundir::RunReader;
+use evidence::rundir::{DAPI_CALLS, NODE_CALLS, RunReader};
+use scenario::control::{DapiCallRecord, NodeCall};
 use scenario::fault::DapiCall;
 use scenario::model::{Minimum, Policy, Resolved, Step};
 use verdict::judge::{Judgement, judge};
@@ -58,7 +59,7 @@ pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
     if request.analysis_only {
         return Ok(Outcome::Fail);
     }
-    let index = judged.evidence.records.values().find(|r| r.id.as_str() == request.failure).map(|r| r.index);
+    let index = judged.evidence.index_of(&request.failure);
     let mut reproduced = 0;
     let mut last = Outcome::Unknown;
     for number in 1..=request.times {
@@ -146,6 +147,7 @@ fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<J
             compose: request.compose.clone(),
         },
         rules_off: run.rules_off.clone(),
+        known: crate::judge::Known::default(),
     };
     let of = ReproOf { run_id: run.run_id.clone(), failure: request.failure.clone() };
     let source = (run.scenario_file.clone(), run.scenario_file_blake3.clone());
@@ -174,29 +176,26 @@ fn pinned(judged: &Judgement, alone: Option<u64>) -> Resolved {
 /// Granted nodes in the order of acquires. Alone: those of calls outside the plan (the canaries come first on every
 /// stack), then those of the request.
 fn recorded_order(judged: &Judgement, alone: Option<u64>) -> Vec<String> {
-    let evidence = &judged.evidence;
-    let grants =
-        evidence.dapi.iter().filter(|call| call.call == DapiCall::Acquire && call.result == "granted");
+    let (evidence, reader) = (&judged.evidence, &judged.evidence.reader);
+    let log = reader.lines::<DapiCallRecord>(DAPI_CALLS).into_iter().flatten().flatten();
+    let grants = log.filter(|call| call.call == DapiCall::Acquire && call.result == "granted");
     let Some(index) = alone else {
-        return grants.filter_map(|call| call.node.clone()).collect();
+        return grants.filter_map(|call| call.node).collect();
     };
-    let own: BTreeSet<&str> = evidence
-        .joined
-        .get(&index)
-        .map(|joined| joined.calls.iter().filter_map(|call| call.lock.as_deref()).collect())
-        .unwrap_or_default();
-    let outside: BTreeSet<&str> = evidence
-        .calls
-        .iter()
-        .filter(|call| call.request_id.is_none())
-        .filter_map(|call| call.lock.as_deref())
-        .collect();
-    let of = |set: &BTreeSet<&str>| -> Vec<String> {
-        let chosen =
-            grants.clone().filter(|call| call.lock.as_deref().is_some_and(|lock| set.contains(lock)));
-        chosen.filter_map(|call| call.node.clone()).collect()
-    };
-    let mut order = of(&outside);
-    order.extend(of(&own));
+    let joined = evidence.joined.get(index).and_then(|joined| evidence.joined.whole(reader, joined));
+    let own: BTreeSet<String> = joined.into_iter().flat_map(|row| row.calls).filter_map(|c| c.lock).collect();
+    let calls = reader.lines::<NodeCall>(NODE_CALLS).into_iter().flatten().flatten();
+    let outside: BTreeSet<String> =
+        calls.filter(|call| call.request_id.is_none()).filter_map(|call| call.lock).collect();
+    let (mut order, mut of_request) = (Vec::new(), Vec::new());
+    for grant in grants {
+        let (Some(lock), Some(node)) = (grant.lock, grant.node) else { continue };
+        if outside.contains(&lock) {
+            order.push(node);
+        } else if own.contains(&lock) {
+            of_request.push(node);
+        }
+    }
+    order.append(&mut of_request);
     order
 }

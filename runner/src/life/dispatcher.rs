@@ -200,6 +200,20 @@ impl Dispatcher {
         }
     }
 
+    /// Takes in what has arrived, without waiting. True when there was anything.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::log`].
+    pub fn take_waiting(&mut self) -> Result<bool, RunnerError> {
+        let mut taken = false;
+        while let Ok(message) = self.inbox.try_recv() {
+            // Output of a service is kept, and no evidence of the verdict.
+            taken |= !matches!(message, Message::Guard(Report::Output { .. }));
+            self.take(message)?;
+        }
+        Ok(taken)
+    }
+
     /// Waits for the next message.
     ///
     /// # Errors

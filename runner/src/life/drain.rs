@@ -69,7 +69,7 @@ impl<'a> Drainer<'a> {
         let mut stable = 0;
         loop {
             let signals = dispatcher.through(read_signals(self.running)).await?;
-            let zero = signals.values().all(|value| *value == Some(0.0));
+            let zero = all_zero(&signals);
             stable = if zero { stable + 1 } else { 0 };
             let at_us = dispatcher.at_us();
             let ended = if stable >= self.limits.stable_samples {
@@ -79,13 +79,14 @@ impl<'a> Drainer<'a> {
             } else {
                 None
             };
-            self.sample(at_us, signals, stable, ended, deadline_us)?;
+            self.sample(DrainPart::Passive, (at_us, Some(deadline_us)), signals, stable, ended)?;
             if let Some(ended) = ended {
                 return Ok(ended);
             }
             if dispatcher.during(tokio::time::sleep(self.limits.interval)).await?.is_err() {
                 let at_us = dispatcher.at_us();
-                self.sample(at_us, BTreeMap::new(), 0, Some("interrupted"), deadline_us)?;
+                let at = (at_us, Some(deadline_us));
+                self.sample(DrainPart::Passive, at, BTreeMap::new(), 0, Some("interrupted"))?;
                 return Ok("interrupted");
             }
         }
@@ -93,15 +94,13 @@ impl<'a> Drainer<'a> {
 
     fn sample(
         &mut self,
-        at_us: u64,
+        part: DrainPart,
+        (at_us, deadline_us): (u64, Option<u64>),
         signals: BTreeMap<String, Option<f64>>,
         stable: u32,
         ended: Option<&str>,
-        deadline_us: u64,
     ) -> Result<(), RunnerError> {
-        let ended = ended.map(str::to_owned);
-        let (v, part, deadline_us) = (EVIDENCE_VERSION, DrainPart::Passive, Some(deadline_us));
-        let step = self.step;
+        let (v, ended, step) = (EVIDENCE_VERSION, ended.map(str::to_owned), self.step);
         self.out.write(&DrainSample { v, at_us, part, signals, stable, ended, deadline_us, step })?;
         Ok(())
     }
@@ -115,7 +114,8 @@ impl<'a> Drainer<'a> {
     pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<u64, RunnerError> {
         let mut before = None;
         let mut waiting = 0;
-        for _ in 0..SYNC_ROUNDS_MAX {
+        let mut stable = 0;
+        for round in 1..=SYNC_ROUNDS_MAX {
             let mut nonces = Vec::new();
             waiting = 0;
             for escrow in &self.running.surfaces.escrows {
@@ -129,8 +129,14 @@ impl<'a> Drainer<'a> {
                 waiting += pending["pending"].as_array().map_or(0, |list| list.len() as u64);
                 nonces.push(pending["nonce"].as_u64());
             }
-            let quiet = self.quiet(dispatcher).await?;
-            if quiet && waiting == 0 && before.as_ref() == Some(&nonces) {
+            let signals = self.quiet(dispatcher).await?;
+            let quiet = all_zero(&signals);
+            stable = if quiet && waiting == 0 { stable + 1 } else { 0 };
+            let settled = quiet && waiting == 0 && before.as_ref() == Some(&nonces);
+            let last = (round == SYNC_ROUNDS_MAX).then_some("rounds");
+            let ended = if settled { Some("stable") } else { last };
+            self.sample(DrainPart::Synced, (dispatcher.at_us(), None), signals, stable, ended)?;
+            if settled {
                 break;
             }
             before = Some(nonces);
@@ -138,16 +144,17 @@ impl<'a> Drainer<'a> {
         Ok(waiting)
     }
 
-    /// Waits a short while for all signals to be zero; true when they are.
-    async fn quiet(&self, dispatcher: &mut Dispatcher) -> Result<bool, RunnerError> {
-        for _ in 0..QUIET_LOOKS_MAX {
-            let signals = dispatcher.through(read_signals(self.running)).await?;
-            if signals.values().all(|value| *value == Some(0.0)) {
-                return Ok(true);
+    /// Waits a short while for all signals to be zero; gives the last look.
+    async fn quiet(&self, dispatcher: &mut Dispatcher) -> Result<BTreeMap<String, Option<f64>>, RunnerError> {
+        let mut signals = dispatcher.through(read_signals(self.running)).await?;
+        for _ in 1..QUIET_LOOKS_MAX {
+            if all_zero(&signals) {
+                break;
             }
             dispatcher.through(tokio::time::sleep(QUIET_PAUSE)).await?;
+            signals = dispatcher.through(read_signals(self.running)).await?;
         }
-        Ok(false)
+        Ok(signals)
     }
 
     /// (d): finalize on each escrow, once, last: it ends the escrow. While races are being cleaned up in the background
@@ -172,8 +179,14 @@ impl<'a> Drainer<'a> {
             }
             log_step(dispatcher, "finalize", escrow, &answer)?;
         }
-        Ok(())
+        let signals = dispatcher.through(read_signals(self.running)).await?;
+        let stable = u32::from(all_zero(&signals));
+        self.sample(DrainPart::Final, (dispatcher.at_us(), None), signals, stable, Some("looked"))
     }
+}
+
+fn all_zero(signals: &BTreeMap<String, Option<f64>>) -> bool {
+    signals.values().all(|value| *value == Some(0.0))
 }
 
 fn log_step(

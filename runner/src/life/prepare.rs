@@ -15,6 +15,7 @@ use super::preflight::{self, Machine};
 use crate::clock::{random_bytes, unix_us};
 use crate::error::RunnerError;
 use crate::input;
+use crate::judge::Known;
 use crate::stack::Choice;
 use crate::stack::programs::Programs;
 
@@ -38,6 +39,8 @@ pub struct Options {
     pub choice: Choice,
     /// Named rules switched off.
     pub rules_off: Vec<String>,
+    /// Known findings.
+    pub known: Known,
 }
 
 /// A run that is ready to start.
@@ -53,6 +56,8 @@ pub struct Prepared {
     pub choice: Choice,
     /// Only this plan index is sent (`repro --alone`).
     pub only: Option<u64>,
+    /// Known findings.
+    pub known: Known,
 }
 
 impl Prepared {
@@ -111,6 +116,7 @@ impl Prepared {
             programs,
             choice: options.choice.clone(),
             only: None,
+            known: options.known.clone(),
         })
     }
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 use evidence::event::{EventKind, Phase};
 use evidence::exit::Outcome;
 use evidence::rundir::RunDir;
-use evidence::snapshot::Moment;
+use evidence::sessions::SessionLog;
+use evidence::snapshot::{Moment, Snapshot};
 use scenario::model::Limit;
 use scenario::units::Micros;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use super::actions;
 use super::dispatcher::{Dispatcher, INBOX_MAX, Message};
@@ -84,13 +85,30 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
     note_end(context.dispatcher, body)?;
     context.dispatcher.phase(Phase::Judge)?;
     context.dispatcher.end_phase()?;
-    let judged = judge::judge(context.dir, &prepared.info, &context.dispatcher.phases_us);
+    let judged = judge_all(&prepared, &mut context).await?;
     context.dispatcher.phase(Phase::Teardown)?;
     teardown(provider.as_mut(), &mut context).await?;
     guard.close().await;
     dispatcher.end_phase()?;
     dispatcher.view.finish();
     Ok(Finished { run_id: prepared.info.run_id, dir: dir.root().to_path_buf(), outcome: judged? })
+}
+
+/// Judges what is there. A signal, or the end of a service, that arrives between the evidence and the verdict is evidence
+/// too: then everything is judged once more.
+async fn judge_all(
+    prepared: &Prepared,
+    context: &mut Context<'_>,
+) -> Result<Result<Outcome, RunnerError>, RunnerError> {
+    // Judging holds the thread: what came meanwhile needs a moment to reach the inbox.
+    const MOMENT: Duration = Duration::from_millis(5);
+    let judge =
+        |context: &mut Context<'_>| judge::judge(context.dir, &prepared.known, &context.dispatcher.phases_us);
+    tokio::time::sleep(MOMENT).await;
+    context.dispatcher.take_waiting()?;
+    let judged = judge(context);
+    tokio::time::sleep(MOMENT).await;
+    if context.dispatcher.take_waiting()? { Ok(judge(context)) } else { Ok(judged) }
 }
 
 /// Writes who owns the private directory, so that `gc` can tell a dead run's from a living one's.
@@ -124,7 +142,8 @@ async fn body(
     context.dispatcher.phase(Phase::Start)?;
     let mut running = provider.start(context).await?;
     settle_in(&mut running, context).await?;
-    let stage = Stage { prepared, running: &running };
+    let sessions = Mutex::new(SessionLog::open(context.dir)?);
+    let stage = Stage { prepared, running: &running, sessions };
     let mut logs = MockLogs::open(context.dir)?;
 
     context.dispatcher.phase(Phase::Faults)?;
@@ -164,6 +183,8 @@ async fn settle_in(running: &mut Running, context: &mut Context<'_>) -> Result<(
 pub(super) struct Stage<'a> {
     pub(super) prepared: &'a Prepared,
     pub(super) running: &'a Running,
+    /// What snapshots share; one snapshot is taken at a time.
+    sessions: Mutex<SessionLog>,
 }
 
 /// A drain that has come as far as (c).
@@ -196,7 +217,9 @@ impl Stage<'_> {
         let processes = provider.processes(self.running, context).await;
         let at_us = context.dispatcher.at_us();
         let (surfaces, mocks) = (&self.running.surfaces, &self.running.mocks);
-        let take = snapshot::take(surfaces, mocks, moment, at_us, processes, context.dir);
+        let blank = Snapshot { processes, ..Snapshot::blank(moment, at_us) };
+        let mut sessions = self.sessions.lock().await;
+        let take = snapshot::take(surfaces, mocks, blank, &mut sessions, context.dir);
         context.dispatcher.through(take).await??;
         Ok(())
     }

@@ -8,6 +8,7 @@ use evidence::assertion::AssertionId;
 use evidence::rundir::{ACCOUNTING, PLAN, REQUESTS};
 
 use super::{Assertion, Case, about_request};
+use crate::rules;
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
@@ -38,6 +39,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     for (index, joined) in evidence.joined.iter().filter(|(_, joined)| joined.accepted) {
         let Some(outcome) = evidence.names.maybe(joined.outcome) else { continue };
         sheet.looked(1);
+        if evidence.is_prepare_failure(index) && case.rule_on(rules::PREPARE_FAILURE) {
+            sheet.rule(rules::PREPARE_FAILURE, 1);
+            continue;
+        }
         let (reason, words) = if !TERMINAL.contains(&outcome) {
             ("no-terminal-outcome", "after sync")
         } else if !joined.completed && outcome != "cached" {

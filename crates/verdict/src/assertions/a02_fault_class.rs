@@ -48,11 +48,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         let class = word(&decided.class);
         let because = decided.because.map_or_else(|| "no reason seen".to_owned(), |reason| word(&reason));
         let (reason, text) = if decided.touched {
-            let by = if rules.is_empty() {
-                "its cancel or a window".to_owned()
-            } else {
-                rules.join(", ")
-            };
+            let by = if rules.is_empty() { "its cancel or a window".to_owned() } else { rules.join(", ") };
             ("outside-expect", format!("{id} was touched by {by} and ended as {class} ({because})"))
         } else {
             let reason = match decided.class {

@@ -14,6 +14,7 @@ use evidence::sessions::Span;
 use evidence::snapshot::{Moment, Snapshot};
 
 use super::{Assertion, Case, about_nonce, is_host_log, log_len, snapshot_file, unread};
+use crate::rules;
 use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
 use crate::table::{Bits, Name};
@@ -48,8 +49,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 continue;
             }
             let before = gateway.insert(escrow.escrow.clone(), escrow.nonce).unwrap_or_default();
-            // After finalize a runtime may be unloaded and show no nonce; that is not a regression of the session.
-            if escrow.nonce < before && moment != Moment::DrainFinal {
+            let lower = escrow.nonce < before;
+            if lower && moment == Moment::DrainFinal && case.rule_on(rules::UNLOADED) {
+                sheet.rule(rules::UNLOADED, 1);
+            } else if lower {
                 let text = format!("escrow {}: gateway nonce {before}, then {}", escrow.escrow, escrow.nonce);
                 let file = snapshot_file(moment);
                 sheet.witness(about_nonce("nonce-regressed", text, &escrow.escrow, escrow.nonce, &file));
@@ -202,9 +205,14 @@ fn rows(case: &Case<'_>, sheet: &mut Sheet) {
             let first = *owner.get_or_insert(index);
             let mark = |index| evidence.joined.get(index).map(|joined| joined.row_mark);
             if mark(first) != mark(index) {
-                let row = |index| evidence.joined.get(index).and_then(|row| evidence.joined.whole(&evidence.reader, row));
-                let name = |index| row(index).and_then(|row| row.accounting).map(|row| row.request_id).unwrap_or_default();
-                let text = format!("nonce {} belongs to {} and to {}", attempt.nonce, name(first), name(index));
+                let row = |index| {
+                    evidence.joined.get(index).and_then(|row| evidence.joined.whole(&evidence.reader, row))
+                };
+                let name = |index| {
+                    row(index).and_then(|row| row.accounting).map(|row| row.request_id).unwrap_or_default()
+                };
+                let text =
+                    format!("nonce {} belongs to {} and to {}", attempt.nonce, name(first), name(index));
                 let escrow = names.maybe(joined.row_escrow).unwrap_or_default();
                 let mut witness =
                     about_nonce("nonce-in-two-requests", text, escrow, attempt.nonce, ACCOUNTING);

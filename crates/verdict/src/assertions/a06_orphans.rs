@@ -17,6 +17,7 @@ use super::{
     Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, log_len, longest_log,
     snapshot_file, unread,
 };
+use crate::rules;
 use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
 use crate::table::{Bits, Name, Table};
@@ -80,8 +81,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
 /// An inference with neither finish nor timeout.
 fn unended(case: &Case<'_>, (escrow, name): (&str, Option<Name>), id: u64, life: Life, sheet: &mut Sheet) {
     let ghost = name.is_some_and(|name| case.evidence.sessions.is_ghost(name, id));
-    if ghost && case.rule_on("ghost") {
-        sheet.rule("ghost", "contract gateway 6.5");
+    if ghost && case.rule_on(rules::GHOST) {
+        sheet.rule(rules::GHOST, 1);
         return;
     }
     let (reason, words) = if life.confirmed {
@@ -134,7 +135,9 @@ fn replay(sessions: &Sessions, log: &HostEscrow, asked: BTreeSet<u64>, sheet: &m
             (Kind::ConfirmStart, None) => {
                 sheet.witness(about("receipt-without-start", "holds a receipt of unknown inference"));
             }
-            (Kind::Finish, None) => sheet.witness(about("finish-without-start", "finishes unknown inference")),
+            (Kind::Finish, None) => {
+                sheet.witness(about("finish-without-start", "finishes unknown inference"))
+            }
             (Kind::Validation | Kind::Vote, None) => {
                 sheet.witness(about("validation-of-unknown-inference", "validates unknown inference"));
             }
@@ -203,7 +206,8 @@ fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<Bits>>, sheet: &mut
                 continue;
             }
         };
-        let completed = |call: &&crate::requests::Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
+        let completed =
+            |call: &&crate::requests::Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
         for call in joined.calls(row).iter().filter(completed) {
             let Some(nonce) = call.nonce() else { continue };
             sheet.looked(1);

@@ -1,7 +1,6 @@
 //! A7 `replica-agreement`: hosts report the same durable state at the same nonce.
 //!
-//! Compared per (escrow, nonce): state hash and state root. Not compared: signatures (every host signs with its own
-//! key), order of mempools, times. Reasons: `state-differs`, `lag` (after finalize, whose closing rounds reach every
+//! Compared per (escrow, nonce): [`COMPARED`]. Not compared: [`IGNORED`], each with its reason. Reasons: `state-differs`, `lag` (after finalize, whose closing rounds reach every
 //! host, a log is shorter than another's). Source: contract hosts 6.5.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +17,20 @@ use crate::table::Bits;
 
 pub(super) const ASSERTION: Assertion =
     Assertion { id: AssertionId::A7, inputs: &[DIFFS], unit: "nonces held by two hosts or more", judge };
+
+/// Fields of a host's view that must be equal at one nonce.
+const COMPARED: [&str; 2] = ["state_hash", "post_state_root"];
+
+/// Fields that may differ, or are held against each other elsewhere, and why.
+pub(crate) const IGNORED: [(&str, &str); 7] = [
+    ("escrow", "names what is compared"),
+    ("nonce", "names what is compared"),
+    ("content", "what was signed at a nonce is A4's: two contents are a reused nonce, not a diverged state"),
+    ("txs", "decoded from `content`: equal whenever that is"),
+    ("log", "where the diffs are kept; its length is compared after finalize, as `lag`"),
+    ("diffs", "the same in version 1"),
+    ("mempool", "memory of one process, filled in the order of arrival, lost with it (contract hosts 10)"),
+];
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     if let Some(why) = not_applicable(&case.evidence.run, AssertionId::A7, "") {
@@ -77,7 +90,7 @@ fn compare(case: &Case<'_>, snapshot: &Snapshot, moment: Moment, sheet: &mut She
                 if (same_hash && same_root) || !reported.insert((host.service.as_str(), escrow)) {
                     continue;
                 }
-                let field = if same_hash { "post_state_root" } else { "state_hash" };
+                let field = COMPARED[usize::from(same_hash)];
                 let text =
                     format!("escrow {escrow} nonce {nonce}: {field} of {other} and {} differ", host.service);
                 let mut witness = about_nonce("state-differs", text, escrow, *nonce, &file);
@@ -129,6 +142,42 @@ fn lag(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
                 witness.service = Some(service.to_owned());
                 sheet.witness(witness);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evidence::snapshot::{Diff, HostEscrow, Tx};
+
+    use super::*;
+
+    #[test]
+    fn every_field_is_compared_or_has_a_reason() {
+        let tx = Tx {
+            kind: "start".to_owned(),
+            inference: None,
+            slot: None,
+            valid: None,
+            escrow: None,
+            digest: String::new(),
+        };
+        let diff = Diff {
+            nonce: 1,
+            content: String::new(),
+            state_hash: String::new(),
+            post_state_root: String::new(),
+            txs: vec![tx],
+        };
+        let span = evidence::sessions::Span { first: 1, count: 1 };
+        let log = HostEscrow { diffs: vec![diff.clone()], log: vec![span], ..HostEscrow::default() };
+        let keys = |value: serde_json::Value| -> Vec<String> {
+            value.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default()
+        };
+        let fields = [serde_json::to_value(&diff), serde_json::to_value(&log)];
+        for field in fields.into_iter().flat_map(|value| keys(value.expect("evidence is JSON"))) {
+            let ignored = IGNORED.iter().any(|(name, why)| *name == field && !why.is_empty());
+            assert!(ignored != COMPARED.contains(&field.as_str()), "{field}: compare it, or say why not");
         }
     }
 }

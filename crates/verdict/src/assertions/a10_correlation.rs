@@ -3,7 +3,7 @@
 //!
 //! Reasons: `no-escrow`, `no-accounting-row`, `no-attempts`, `call-not-in-accounting` (a node worked for a nonce that
 //! no attempt names), `unknown-host`, `other-escrow` (the row is another escrow's), `shared-row` (two requests share one
-//! row), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
+//! row), `split-id` (only with `--no-rule split-id`), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
 //! its calls shows that), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
 
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,8 @@ use evidence::record::ClientClass;
 use evidence::rundir::{ACCOUNTING, HITS, NODE_CALLS, REQUESTS};
 
 use super::{Assertion, Case, about_request};
-use crate::requests::Joined;
+use crate::requests::{Call, Joined};
+use crate::rules;
 use crate::sheet::Sheet;
 use crate::table::Name;
 
@@ -44,12 +45,19 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         if joined.outcome == cached {
             continue;
         }
+        if joined.split {
+            if case.rule_on(rules::SPLIT_ID) {
+                sheet.rule(rules::SPLIT_ID, 1);
+            } else {
+                let text = "its row stands under another id than the answer named".to_owned();
+                fail(case, index, joined, ("split-id", text), sheet);
+            }
+        }
         if row_escrow != escrow {
             let text = format!("the row belongs to escrow {}", evidence.names.word(row_escrow));
             fail(case, index, joined, ("other-escrow", text), sheet);
         }
-        let calls = evidence.joined.calls(joined);
-        let seen = |rule: &Name| calls.iter().any(|call| call.rule == Some(*rule));
+        let seen = |rule: &Name| own_calls(case, index, joined).any(|call| call.rule == Some(*rule));
         let unseen = evidence.hits_of(index).map(|hit| hit.rule).find(|rule| !seen(rule));
         if let Some(rule) = unseen
             && !case.oracle.disputed.contains(&evidence.joined_id(index))
@@ -62,6 +70,15 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     }
     shared_rows(case, sheet);
+}
+
+/// Calls of a request, and of those that repeat its body: a hit names the marker that they share.
+fn own_calls<'c>(case: &'c Case<'_>, index: u64, joined: &'c Joined) -> impl Iterator<Item = &'c Call> {
+    let evidence = case.evidence;
+    let duplicates = &evidence.run.resolved.scenario.workload.duplicates;
+    let repeats = duplicates.iter().filter(move |repeat| repeat.duplicate_of == index);
+    let others = repeats.filter_map(|repeat| evidence.joined.get(repeat.index));
+    std::iter::once(joined).chain(others).flat_map(|joined| evidence.joined.calls(joined))
 }
 
 fn fail(case: &Case<'_>, index: u64, joined: &Joined, (reason, text): (&str, String), sheet: &mut Sheet) {
@@ -87,7 +104,10 @@ fn attempts(case: &Case<'_>, joined: &Joined) -> Option<(&'static str, String)> 
     let stray = calls.iter().find_map(|call| Some((call, call.nonce().filter(|nonce| !known(*nonce))?)));
     if let Some((call, nonce)) = stray {
         let node = case.evidence.names.word(call.node);
-        return Some(("call-not-in-accounting", format!("{node} worked for nonce {nonce}, no attempt has it")));
+        return Some((
+            "call-not-in-accounting",
+            format!("{node} worked for nonce {nonce}, no attempt has it"),
+        ));
     }
     let devshard = &case.evidence.run.resolved.scenario.devshard;
     let slots = devshard.slots.unwrap_or(devshard.participants);
@@ -106,7 +126,8 @@ fn shared_rows(case: &Case<'_>, sheet: &mut Sheet) {
     };
     let mut marks: Vec<u64> = walked().map(|(_, joined)| joined.row_mark).collect();
     marks.sort_unstable();
-    let twice: HashSet<u64> = marks.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    let twice: HashSet<u64> =
+        marks.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
     if twice.is_empty() {
         return;
     }

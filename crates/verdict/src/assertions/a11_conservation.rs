@@ -14,6 +14,7 @@ use scenario::model::ServiceAction;
 
 use super::{Assertion, Case, about_request, snapshot_file};
 use crate::calls::LockFault;
+use crate::rules;
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
@@ -137,7 +138,14 @@ fn races(case: &Case<'_>, sheet: &mut Sheet) {
         let series = snapshot.gateway_metrics.iter().filter(|(series, _)| is_race(series));
         series.map(|(_, value)| value).sum()
     };
-    let accepted = case.evidence.joined.iter().filter(|(_, joined)| joined.accepted && !joined.cached).count();
+    let accepted = case.evidence.joined.iter().filter(|(_, joined)| joined.accepted && !joined.cached);
+    let mut accepted = accepted.count() as u64;
+    if case.rule_on(rules::PREPARE_FAILURE) {
+        let indexes = case.evidence.joined.iter().map(|(index, _)| index);
+        let unstarted = indexes.filter(|index| case.evidence.is_prepare_failure(*index)).count() as u64;
+        sheet.rule(rules::PREPARE_FAILURE, unstarted);
+        accepted -= unstarted;
+    }
     let shown = |snapshot: &Snapshot| snapshot.gateway_metrics.keys().any(|series| is_race(series));
     // Before the load a counter may not exist yet; the other series then show that the page was read.
     if before.gateway_metrics.is_empty() || (accepted > 0 && !shown(after)) {
@@ -182,15 +190,17 @@ fn locks(case: &Case<'_>, sheet: &mut Sheet) {
         return;
     }
     sheet.looked(evidence.calls.looked);
-    let text = "calls at nodes that hosts know already, while the allocator was faulted";
-    sheet.information("cached-nodes", text, evidence.calls.cached_nodes);
+    // Without an allocator hosts fall back to nodes they know.
+    let excused = evidence.calls.dapi_faulted && case.rule_on(rules::CACHED_NODE);
     for stray in &evidence.calls.strays {
+        if excused && matches!(stray.fault, LockFault::Missing(_)) {
+            sheet.rule(rules::CACHED_NODE, 1);
+            continue;
+        }
         let id = stray.request_id.as_deref().unwrap_or("a call outside the plan");
         let node = names.word(stray.node);
         let (reason, text) = match &stray.fault {
-            LockFault::Missing(None) => {
-                ("call-without-lock", format!("{id} reached {node} without a lock"))
-            }
+            LockFault::Missing(None) => ("call-without-lock", format!("{id} reached {node} without a lock")),
             LockFault::Missing(Some(lock)) => {
                 ("call-without-lock", format!("{id} reached {node} with lock {lock}, never granted"))
             }
@@ -221,8 +231,7 @@ fn unused(case: &Case<'_>, sheet: &mut Sheet) {
             continue;
         }
         let node = case.evidence.names.word(node);
-        let mut witness =
-            Witness::new("lock-without-call", format!("lock {lock} for {node} was never used"));
+        let mut witness = Witness::new("lock-without-call", format!("lock {lock} for {node} was never used"));
         witness.service = Some(node.to_owned());
         witness.evidence.push(EvidenceRef { file: DAPI_CALLS.to_owned(), at: format!("lock={lock}") });
         sheet.witness(witness);

@@ -7,7 +7,7 @@ mod a03_response_format;
 mod a04_nonce_order;
 mod a05_validation_ownership;
 mod a06_orphans;
-mod a07_replica_agreement;
+pub(crate) mod a07_replica_agreement;
 mod a08_drain;
 mod a09_service_stability;
 mod a10_correlation;
@@ -50,12 +50,6 @@ impl Case<'_> {
             EventKind::LoadEnded { partial, .. } => *partial,
             _ => false,
         })
-    }
-
-    /// Whether a named rule is in force.
-    #[must_use]
-    pub fn rule_on(&self, rule: &str) -> bool {
-        !self.evidence.run.rules_off.iter().any(|off| off == rule)
     }
 }
 

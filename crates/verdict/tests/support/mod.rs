@@ -9,6 +9,7 @@ pub mod defects_run;
 pub mod defects_session;
 pub mod log;
 pub mod story;
+pub mod stream;
 
 use std::collections::BTreeMap;
 use std::path::Path;

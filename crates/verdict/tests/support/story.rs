@@ -10,7 +10,7 @@ use evidence::drain::{DrainPart, DrainSample, SIGNALS};
 use evidence::event::{Event, EventKind, Phase};
 use evidence::record::{AnswerFacts, ClientClass, RequestRecord, TokenSource, Tokens};
 use evidence::run::{RunInfo, Stack};
-use evidence::snapshot::{Moment, ProcessIdentity, Snapshot};
+use evidence::snapshot::{HostState, Moment, ProcessIdentity, Snapshot};
 use scenario::control::{
     ChainStats, DapiCallRecord, DapiStats, Hit, NodeCall, NodeOutcome, NodeStats, OpenaiStats,
 };
@@ -86,7 +86,7 @@ pub fn of(requests: u64) -> Files {
     teller.end(plan)
 }
 
-fn resolved(requests: u64) -> Resolved {
+pub(super) fn resolved(requests: u64) -> Resolved {
     let text = SCENARIO.replace("REQUESTS", &requests.to_string());
     let scenario: Scenario = serde_yaml::from_str(&text).expect("the scenario of the story");
     let behaviour: Profile = serde_yaml::from_str("{ttft: 20ms, token_interval: 1ms, workers: 8, queue: 32}")
@@ -103,20 +103,24 @@ fn resolved(requests: u64) -> Resolved {
 }
 
 /// Collects what every part of the stack would have written down.
-struct Teller {
+pub(super) struct Teller {
     resolved: Resolved,
-    sessions: Vec<Session>,
-    records: Vec<RequestRecord>,
-    joined: Vec<JoinedRequest>,
-    hits: Vec<Hit>,
-    calls: Vec<NodeCall>,
-    dapi: Vec<DapiCallRecord>,
+    pub(super) sessions: Vec<Session>,
+    pub(super) records: Vec<RequestRecord>,
+    pub(super) joined: Vec<JoinedRequest>,
+    pub(super) hits: Vec<Hit>,
+    pub(super) calls: Vec<NodeCall>,
+    pub(super) dapi: Vec<DapiCallRecord>,
     snapshots: BTreeMap<Moment, Snapshot>,
     races: u64,
+    calls_made: u64,
+    dapi_calls: u64,
+    nodes: Vec<NodeStats>,
+    allocator: DapiStats,
 }
 
 impl Teller {
-    fn new(resolved: Resolved) -> Self {
+    pub(super) fn new(resolved: Resolved) -> Self {
         Self {
             resolved,
             sessions: ESCROWS.map(Session::new).into(),
@@ -127,6 +131,18 @@ impl Teller {
             dapi: Vec::new(),
             snapshots: BTreeMap::new(),
             races: 0,
+            calls_made: 0,
+            dapi_calls: 0,
+            nodes: NODES
+                .iter()
+                .map(|name| NodeStats {
+                    name: (*name).to_owned(),
+                    workers: 8,
+                    queue: 32,
+                    ..NodeStats::default()
+                })
+                .collect(),
+            allocator: DapiStats { v: 1, ..DapiStats::default() },
         }
     }
 
@@ -135,7 +151,7 @@ impl Teller {
     }
 
     /// A chat outside the plan: it has no marker.
-    fn canary(&mut self, escrow: &str) {
+    pub(super) fn canary(&mut self, escrow: &str) {
         let nonce = self.session(escrow).start(false);
         self.races += 1;
         self.call(None, "node-a-0", nonce, CallKind::Execution, None);
@@ -143,7 +159,7 @@ impl Teller {
     }
 
     /// One planned request from plan line to accounting.
-    fn request(&mut self, line: &PlanLine) {
+    pub(super) fn request(&mut self, line: &PlanLine) {
         let id = line.id.as_str();
         let escrow = ESCROWS[line.index as usize % ESCROWS.len()];
         let mut attempts = Vec::new();
@@ -202,13 +218,14 @@ impl Teller {
         kind: CallKind,
         rule: Option<&str>,
     ) -> JoinedCall {
-        let number = self.calls.len() as u64 / 2 + 1;
+        self.calls_made += 1;
+        let number = self.calls_made;
         let slot = if kind == CallKind::Execution { nonce % SLOTS } else { validator(nonce) };
         let (lock, host) = (format!("lock-{number}"), format!("host-{slot}"));
         self.allocator(DapiCall::Acquire, "granted", &host, &lock, node);
         let started_us = number * 1_000;
         let start = NodeCall {
-            seq: self.calls.len() as u64 + 1,
+            seq: number * 2 - 1,
             call: number,
             node: node.to_owned(),
             started_us,
@@ -249,6 +266,7 @@ impl Teller {
                 call_seq: start.seq,
             });
         }
+        self.count(&end);
         let joined = JoinedCall {
             call: number,
             node: node.to_owned(),
@@ -266,7 +284,12 @@ impl Teller {
     }
 
     fn allocator(&mut self, call: DapiCall, result: &str, host: &str, lock: &str, node: &str) {
-        let seq = self.dapi.len() as u64 + 1;
+        self.dapi_calls += 1;
+        let seq = self.dapi_calls;
+        match call {
+            DapiCall::Acquire => self.allocator.acquisitions += 1,
+            _ => self.allocator.releases += 1,
+        }
         self.dapi.push(DapiCallRecord {
             seq,
             at_us: seq * 500,
@@ -284,54 +307,42 @@ impl Teller {
 
     /// What all parts show now.
     fn snapshot(&mut self, moment: Moment) {
+        let snapshot = self.shown(moment, hosts(&self.sessions));
+        self.snapshots.insert(moment, snapshot);
+    }
+
+    /// The same with these hosts.
+    pub(super) fn shown(&self, moment: Moment, hosts: Vec<HostState>) -> Snapshot {
         let races = "devshard_gateway_requests_total{outcome=\"success\"}".to_owned();
         let host_metrics = |slot| {
             (format!("host-{slot}"), BTreeMap::from([("devshard_validation_queue_depth".to_owned(), 0.0)]))
         };
-        let snapshot = Snapshot {
+        Snapshot {
             escrows: self.sessions.iter().map(Session::gateway).collect(),
-            hosts: hosts(&self.sessions),
+            hosts,
             processes: SERVICES.iter().zip(100..).map(|(service, pid)| process(service, pid)).collect(),
             gateway_metrics: BTreeMap::from([(races, self.races as f64)]),
             host_metrics: (0..SLOTS).map(host_metrics).collect(),
-            openai: Some(OpenaiStats {
-                v: 1,
-                nodes: NODES.iter().map(|name| self.node_stats(name)).collect(),
-                cpu_us: 1_000,
-            }),
-            dapi: Some(self.dapi_stats()),
+            openai: Some(OpenaiStats { v: 1, nodes: self.nodes.clone(), cpu_us: 1_000 }),
+            dapi: Some(self.allocator.clone()),
             chain: Some(ChainStats { v: 1, ..ChainStats::default() }),
             ..Snapshot::blank(moment, 1_000_000 * (1 + moment as u64))
+        }
+    }
+
+    fn count(&mut self, call: &NodeCall) {
+        let node = self.nodes.iter_mut().find(|node| node.name == call.node).expect("a known node");
+        let counters = match call.kind {
+            CallKind::Execution => &mut node.execution,
+            CallKind::Validation => &mut node.validation,
         };
-        self.snapshots.insert(moment, snapshot);
-    }
-
-    fn node_stats(&self, name: &str) -> NodeStats {
-        let mut stats = NodeStats { name: name.to_owned(), workers: 8, queue: 32, ..NodeStats::default() };
-        for call in self.calls.iter().filter(|call| call.node == name && call.ended_us.is_some()) {
-            let counters = match call.kind {
-                CallKind::Execution => &mut stats.execution,
-                CallKind::Validation => &mut stats.validation,
-            };
-            match call.outcome {
-                NodeOutcome::Faulted => *counters.failed.entry("status".to_owned()).or_default() += 1,
-                _ => counters.completed += 1,
-            }
-        }
-        stats
-    }
-
-    fn dapi_stats(&self) -> DapiStats {
-        let count = |call| self.dapi.iter().filter(|entry| entry.call == call).count() as u64;
-        DapiStats {
-            v: 1,
-            acquisitions: count(DapiCall::Acquire),
-            releases: count(DapiCall::Release),
-            ..DapiStats::default()
+        match call.outcome {
+            NodeOutcome::Faulted => *counters.failed.entry("status".to_owned()).or_default() += 1,
+            _ => counters.completed += 1,
         }
     }
 
-    fn end(self, plan: Vec<PlanLine>) -> Files {
+    pub(super) fn end(self, plan: Vec<PlanLine>) -> Files {
         let requests = plan.len() as u64;
         Files {
             run: run_info(self.resolved),
@@ -438,7 +449,7 @@ fn run_info(resolved: Resolved) -> RunInfo {
 }
 
 /// The stream of the dispatcher from start to teardown.
-fn events(requests: u64) -> Vec<Event> {
+pub(super) fn events(requests: u64) -> Vec<Event> {
     let mut kinds = vec![phase(Phase::Prepare), phase(Phase::Start)];
     kinds.extend(SERVICES.iter().zip(100..).map(|(service, pid)| EventKind::ProcessReady {
         service: (*service).to_owned(),

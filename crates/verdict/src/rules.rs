@@ -1,0 +1,104 @@
+//! Named rules: quirks that the contract declares normal, each with its source (design section 7). A rule that is used is
+//! in the result of the assertion that used it; `--no-rule NAME` turns it off, and the quirk is a fail again.
+
+use evidence::assertion::AssertionId;
+
+use crate::assertions::Case;
+use crate::sheet::Sheet;
+
+/// A named rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Assertions that it excuses something in.
+    pub excuses: &'static [AssertionId],
+    /// What is normal.
+    pub meaning: &'static str,
+    /// Where that is said.
+    pub source: &'static str,
+}
+
+/// An inference that the gateway signed to probe a host and never sent.
+pub const GHOST: Rule = Rule {
+    name: "ghost",
+    excuses: &[AssertionId::A6],
+    meaning: "a start with the constant body of a probe stays pending: no host was asked to run it",
+    source: "contract gateway 6.5",
+};
+
+/// Calls at nodes that hosts remember while the allocator is out.
+pub const CACHED_NODE: Rule = Rule {
+    name: "cached-node",
+    excuses: &[AssertionId::A11],
+    meaning: "while the allocator is faulted, hosts call nodes that they know already, without a lock of their own",
+    source: "contract mocks 4",
+};
+
+/// A request that the gateway could not begin.
+pub const PREPARE_FAILURE: Rule = Rule {
+    name: "prepare-failure",
+    excuses: &[AssertionId::A1, AssertionId::A11],
+    meaning: "a row without attempts stays running when the client was answered an error: the request was refused \
+              before its race, and the gateway counts no race for it",
+    source: "contract gateway 10.2",
+};
+
+/// A row that stands under another id than the answer named.
+pub const SPLIT_ID: Rule = Rule {
+    name: "split-id",
+    excuses: &[AssertionId::A10],
+    meaning: "accounting knows the request by an id of its own, which the gateway's log joins to the nonce",
+    source: "contract gateway 5.4",
+};
+
+/// A runtime that is gone after finalize.
+pub const UNLOADED: Rule = Rule {
+    name: "unloaded-after-finalize",
+    excuses: &[AssertionId::A4],
+    meaning: "an escrow that was finalized or settled may be unloaded and show a lower nonce or none",
+    source: "contract gateway 2.4",
+};
+
+/// Every rule.
+pub const ALL: [Rule; 5] = [GHOST, CACHED_NODE, PREPARE_FAILURE, SPLIT_ID, UNLOADED];
+
+/// The rule of a name.
+///
+/// # Errors
+/// A sentence that names the nearest rule.
+pub fn find(name: &str) -> Result<Rule, String> {
+    ALL.into_iter().find(|rule| rule.name == name).ok_or_else(|| {
+        let names = || ALL.iter().map(|rule| rule.name);
+        let hint = scenario::error::nearest(name, names()).map(|near| format!("; did you mean {near:?}?"));
+        let known = names().collect::<Vec<_>>().join(", ");
+        format!("there is no named rule {name:?}{} (rules: {known})", hint.unwrap_or_default())
+    })
+}
+
+impl Case<'_> {
+    /// Whether a rule is in force.
+    #[must_use]
+    pub fn rule_on(&self, rule: Rule) -> bool {
+        !self.evidence.run.rules_off.iter().any(|off| off == rule.name)
+    }
+}
+
+impl Sheet {
+    /// Notes that a rule excused something.
+    pub fn rule(&mut self, rule: Rule, count: u64) {
+        self.rule_used(rule.name, rule.source, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_rule_gets_its_neighbour() {
+        assert_eq!(find("ghost"), Ok(GHOST));
+        let error = find("gohst").unwrap_err();
+        assert!(error.contains("did you mean \"ghost\"") && error.contains("split-id"), "{error}");
+    }
+}

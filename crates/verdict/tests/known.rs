@@ -1,0 +1,134 @@
+//! Known findings: they stay a fail, expire, go, and are accepted only when nothing is new beside them.
+
+mod support;
+
+use evidence::assertion::Assertions;
+use evidence::event::EventKind;
+use evidence::exit::Outcome;
+use evidence::known::{KnownReport, KnownState};
+use support::catalogue::{account, http_error};
+use support::{Files, good};
+use verdict::known::{compare, outcome_without, parse};
+
+const TODAY: &str = "2026-06-15";
+
+fn entry(assertion: &str, reason: &str, witness: &str, expires: &str) -> String {
+    format!(
+        "  - {{ assertion: {assertion}, reason: {reason}, {witness} because: it is known, \
+         link: \"https://example.org/1\", owner: keeper, expires: {expires} }}\n"
+    )
+}
+
+fn report(assertions: &Assertions, entries: &[String], accept: bool) -> KnownReport {
+    let text = format!("version: 1\nfindings:\n{}", entries.concat());
+    compare(assertions, &parse("known.yaml", &text).expect("a good file"), TODAY, accept)
+}
+
+/// The gateway answers 200 and records a failure, twice.
+fn two_pairs() -> Files {
+    let mut files = good();
+    account(&mut files, 7, "failed");
+    account(&mut files, 9, "failed");
+    files
+}
+
+#[test]
+fn a_known_finding_stays_a_fail_and_may_be_accepted() {
+    let assertions = two_pairs().judge().assertions;
+    assert_eq!(assertions.verdict, Outcome::Fail);
+    let known = entry("A11", "outcome-pair", "", "2026-06-15");
+    let told = report(&assertions, std::slice::from_ref(&known), false);
+    assert_eq!((told.entries[0].state, told.entries[0].count), (KnownState::Known, 2), "its last day counts");
+    assert_eq!((told.new, told.accepted), (0, false), "nobody asked to accept it");
+    let told = report(&assertions, &[known], true);
+    assert!(told.accepted);
+    assert_eq!(outcome_without(assertions.findings), Outcome::Pass);
+}
+
+#[test]
+fn what_is_new_or_expired_is_not_accepted() {
+    let assertions = two_pairs().judge().assertions;
+    let id = "witness: { request_id: \"story-42-000007\" },";
+    let told = report(&assertions, &[entry("A11", "outcome-pair", id, "2026-12-31")], true);
+    assert_eq!((told.entries[0].count, told.new, told.accepted), (1, 1, false));
+    let told = report(&assertions, &[entry("A11", "outcome-pair", "", "2026-06-14")], true);
+    assert_eq!((told.entries[0].state, told.new, told.accepted), (KnownState::Expired, 2, false));
+    let other = entry("A11", "race-sum", "", "2026-12-31");
+    let told = report(&assertions, &[other], true);
+    assert_eq!((told.entries[0].state, told.new, told.accepted), (KnownState::Gone, 2, false));
+}
+
+#[test]
+fn patterns_take_what_they_name() {
+    let assertions = two_pairs().judge().assertions;
+    for (witness, count) in [
+        ("witness: { message: \"*accounting says failed\" },", 2),
+        ("witness: { request_id: \"story-42-00000*\", escrow: \"12\" },", 2),
+        ("witness: { escrow: \"11\" },", 0),
+        ("witness: { service: \"*\" },", 0),
+    ] {
+        let told = report(&assertions, &[entry("A11", "outcome-pair", witness, "2026-12-31")], true);
+        assert_eq!(told.entries[0].count, count, "{witness}");
+    }
+}
+
+#[test]
+fn witnesses_that_were_only_counted_need_an_entry_for_all() {
+    let mut assertions = two_pairs().judge().assertions;
+    assertions.results[10].witnesses_total += 7;
+    let all = entry("A11", "outcome-pair", "", "2026-12-31");
+    assert!(report(&assertions, &[all], true).accepted);
+    let some = entry("A11", "outcome-pair", "witness: { message: \"*\" },", "2026-12-31");
+    let told = report(&assertions, &[some], true);
+    assert_eq!((told.new, told.accepted), (7, false));
+}
+
+#[test]
+fn accepting_hides_nothing_else() {
+    let known = [entry("A11", "outcome-pair", "", "2026-12-31")];
+    let mut files = two_pairs();
+    files.run.resolved.scenario.minimum.cancelled = Some(2);
+    let assertions = files.judge().assertions;
+    assert!(report(&assertions, &known, true).accepted);
+    assert_eq!(outcome_without(assertions.findings), Outcome::Unknown, "something was not judged");
+    let mut files = two_pairs();
+    files.event_in_load(EventKind::Signal { signal: "SIGINT".to_owned() });
+    let assertions = files.judge().assertions;
+    assert!(!report(&assertions, &known, true).accepted, "an interrupted run is no failed one");
+    let mut files = two_pairs();
+    account(&mut files, 11, "failed");
+    http_error(&mut files, 11, 502);
+    assert!(!report(&files.judge().assertions, &known, true).accepted, "A2 and T are new");
+}
+
+#[test]
+fn an_assertion_that_could_not_judge_lets_no_entry_go() {
+    let mut files = good();
+    files.run.resolved.scenario.minimum.validations = Some(99);
+    let told = report(&files.judge().assertions, &[entry("A5", "committed-twice", "", "2026-12-31")], false);
+    assert_eq!(told.entries[0].state, KnownState::NotJudged);
+}
+
+#[test]
+fn a_bad_file_is_refused_with_its_place_and_the_nearest_word() {
+    let whole = |entry: &str| format!("version: 1\nfindings:\n{entry}");
+    let good = entry("A11", "outcome-pair", "", "2026-12-31");
+    let cases = [
+        (whole(&good.replace("owner", "ower")), "did you mean \"owner\""),
+        (whole(&good.replace("assertion: A11", "assertion: A12")), "A12"),
+        (whole(&entry("A11", "x", "witness: { servce: a },", "2026-12-31")), "did you mean \"service\""),
+        (whole(&good.replace("2026-12-31", "2026-02-30")), "YYYY-MM-DD"),
+        (whole(&good.replace("https://example.org/1", "somewhere")), "https://"),
+        (whole(&good.replace("owner: keeper,", "")), "owner"),
+        (whole(&good.replace("because: it is known", "because: \"\"")), "because is empty"),
+        (whole(&good.replace("A11", "V")), "invalid"),
+        (whole(&good).replace("version: 1", "version: 2"), "version is 2"),
+        (format!("{}version: 1\n", whole(&good)), "known.yaml"),
+        ("findings: [".to_owned(), "known.yaml"),
+        (String::new(), "known.yaml"),
+    ];
+    for (text, words) in cases {
+        let error = parse("known.yaml", &text).expect_err(words);
+        assert!(error.starts_with("known.yaml: ") && error.contains(words), "{words}: {error}");
+    }
+}
