@@ -67,7 +67,9 @@ pub fn collect(judged: &Judgement) -> Vec<Detail> {
     if places.keys().any(|key| !key.starts_with("_run.")) {
         each(reader, PLAN, &places, |at, line| details[at].plan = Some(line));
         each(reader, REQUESTS, &places, |at, line| details[at].record = Some(line));
-        each(reader, ACCOUNTING, &places, |at, line| drop(details[at].joined.get_or_insert(line)));
+        each(reader, ACCOUNTING, &places, |at, line| {
+            details[at].joined.get_or_insert(line);
+        });
         each(reader, HITS, &places, |at, line| details[at].hits.push(line));
         each(reader, NODE_CALLS, &places, |at, line| add_call(&mut details[at].calls, line));
     }
