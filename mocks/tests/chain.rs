@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::{Captured, LOOPBACK, captured, channel, eventually, get, hits, put};
 use mocks::process::{MockError, Running};
 use scenario::control::{
-    ChainAct, ChainCallRecord, ChainConfig, ChainEscrow, ChainParticipant, ChainRule, ChainStats, MockConfig,
-    Page,
+    ChainAct, ChainCallRecord, ChainConfig, ChainEscrow, ChainGrant, ChainParams, ChainParticipant,
+    ChainRule, ChainStats, MockConfig, Page,
 };
 use scenario::fault::{ChainFault, Select};
 use scenario::units::Micros;
@@ -40,6 +40,7 @@ fn config() -> ChainConfig {
     let participant = |address: &str| ChainParticipant {
         address: address.to_owned(),
         inference_url: "http://127.0.0.1:23500".to_owned(),
+        pubkey: String::new(),
     };
     let escrow = ChainEscrow {
         id: 1,
@@ -61,6 +62,8 @@ fn config() -> ChainConfig {
         escrows: vec![escrow],
         epoch: 1,
         block_interval: Micros::from_ms(20),
+        params: ChainParams::default(),
+        grants: Vec::new(),
         rules: Vec::new(),
     }
 }
@@ -396,4 +399,67 @@ async fn the_rpc_face_answers_health_status_and_blocks() {
         assert_eq!(answer.status(), 500, "{bad}");
     }
     running.stop().await;
+}
+
+/// Keys 2 and 4 of the captured set: a host, and whom it lets act.
+fn granted() -> ChainConfig {
+    let key = |byte: u8| {
+        let mut bytes = [0_u8; 32];
+        bytes[31] = byte;
+        wire::keys::PrivateKey::from_bytes(&bytes).unwrap().public_key()
+    };
+    let mut config = still();
+    config.participants[0].pubkey = key(2).to_base64();
+    config.grants = vec![ChainGrant {
+        granter: HOST_0.to_owned(),
+        message_type: "/inference.inference.MsgStartInference".to_owned(),
+        grantee: key(4).address().to_string(),
+        pubkey: key(4).to_base64(),
+    }];
+    config
+}
+
+#[tokio::test]
+async fn keys_grants_and_parameters_are_those_of_the_configuration() {
+    let running = start(granted()).await;
+    let mut client = query(&running).await;
+    let account = |address: &str| QueryAccountByAddressRequest { address: address.to_owned() };
+    let key = client.account_by_address(account(HOST_0)).await.unwrap().into_inner().pubkey;
+    assert_eq!(key, granted().participants[0].pubkey);
+    let ask = QueryGranteesByMessageTypeRequest {
+        granter_address: HOST_0.to_owned(),
+        message_type_url: "/inference.inference.MsgStartInference".to_owned(),
+    };
+    let grantees = client.grantees_by_message_type(ask.clone()).await.unwrap().into_inner().grantees;
+    assert_eq!(grantees.len(), 1);
+    assert_eq!(grantees[0].pub_key, granted().grants[0].pubkey);
+    let other = QueryGranteesByMessageTypeRequest { granter_address: HOST_1.to_owned(), ..ask.clone() };
+    assert!(client.grantees_by_message_type(other).await.unwrap().into_inner().grantees.is_empty());
+
+    let mut changed = granted();
+    changed.grants.clear();
+    changed.params.max_nonce = 7;
+    changed.params.threshold_value = 50;
+    changed.params.threshold_exponent = 0;
+    changed.epoch = 2;
+    put(&running, &MockConfig::Chain(changed)).await.unwrap();
+    assert!(client.grantees_by_message_type(ask).await.unwrap().into_inner().grantees.is_empty());
+    let params = client.params(QueryParamsRequest {}).await.unwrap().into_inner().params.unwrap();
+    assert_eq!(params.devshard_escrow_params.unwrap().max_nonce, 7);
+    let group = wire::proto::inference::QueryGetEpochGroupDataRequest {
+        epoch_index: 2,
+        model_id: "test-model".to_owned(),
+    };
+    let group = client.epoch_group_data(group).await.unwrap().into_inner().epoch_group_data.unwrap();
+    let threshold = group.model_snapshot.unwrap().validation_threshold.unwrap();
+    assert_eq!((threshold.value, threshold.exponent), (50, 0));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_of_somebody_else_is_refused() {
+    let mut swapped = granted();
+    swapped.participants[0].pubkey = swapped.grants[0].pubkey.clone();
+    let refused = mocks::chain::start(MockConfig::Chain(swapped), None, LOOPBACK).await;
+    assert!(matches!(refused, Err(MockError::Config { .. })));
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{LOOPBACK, captured, channel, eventually, hits, put};
 use futures_util::{SinkExt as _, StreamExt as _};
 use mocks::process::Running;
-use scenario::control::{ChainConfig, ChainEscrow, ChainParticipant, ChainRule, MockConfig};
+use scenario::control::{ChainConfig, ChainEscrow, ChainParams, ChainParticipant, ChainRule, MockConfig};
 use scenario::fault::{ChainFault, Select};
 use scenario::ready::ReadyLine;
 use scenario::units::Micros;
@@ -46,10 +46,16 @@ fn config(interval: Micros) -> ChainConfig {
     ChainConfig {
         v: 1,
         chain_id: "gonka-test".to_owned(),
-        participants: vec![ChainParticipant { address, inference_url: "http://127.0.0.1:1".to_owned() }],
+        participants: vec![ChainParticipant {
+            address,
+            inference_url: "http://127.0.0.1:1".to_owned(),
+            pubkey: String::new(),
+        }],
         escrows: vec![escrow],
         epoch: 1,
         block_interval: interval,
+        params: ChainParams::default(),
+        grants: Vec::new(),
         rules: Vec::new(),
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::{LOOPBACK, captured, channel, eventually, get, hits, put};
 use mocks::process::{MockError, Running};
 use scenario::control::{
-    DapiCallRecord, DapiConfig, DapiNode, DapiRule, DapiStats, MockConfig, Page, RuntimeParams,
+    DapiCallRecord, DapiConfig, DapiNode, DapiRule, DapiStats, EpochPhase, MockConfig, Oracle,
+    OracleParticipant, OracleVersion, Page, RuntimeParams,
 };
 use scenario::fault::{DapiCall, DapiFault, Refusal, Select};
 use scenario::model::Policy;
@@ -55,6 +56,7 @@ fn config() -> DapiConfig {
             threshold_value: 95,
             threshold_exponent: -2,
         },
+        oracle: Oracle::default(),
         rules: Vec::new(),
     }
 }
@@ -373,5 +375,38 @@ async fn the_http_face_serves_versions_epochs_and_metrics() {
     let metrics =
         reqwest::get(common::url(&running, "control", "/metrics")).await.unwrap().text().await.unwrap();
     assert!(metrics.contains("proofload_dapi_active{node=\"a\"} 1\n"), "{metrics}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_documents_of_the_http_face_move_with_the_configuration() {
+    let running = start(config()).await;
+    let versions: serde_json::Value = get(&running, "http", "/versions").await;
+    assert_eq!(versions["versions"][0]["name"], "v2");
+    assert_eq!((&versions["schema"], &versions["revision"]), (&1.into(), &1.into()));
+    let mut moved = config();
+    moved.runtime.epoch = 2;
+    moved.oracle = Oracle {
+        versions: vec![OracleVersion {
+            name: "v3".to_owned(),
+            binary: "file:///x".to_owned(),
+            sha256: "1".repeat(64),
+        }],
+        block_height: Some(900),
+        phase: Some(EpochPhase::PoCGenerate),
+        participants: vec![OracleParticipant {
+            address: "gonka1x".to_owned(),
+            inference_url: "http://127.0.0.1:1".to_owned(),
+            weight: 30_000,
+        }],
+    };
+    put(&running, &MockConfig::Dapi(moved)).await.unwrap();
+    let versions: serde_json::Value = get(&running, "http", "/versions").await;
+    assert_eq!((&versions["versions"][0]["name"], &versions["revision"]), (&"v3".into(), &2.into()));
+    let epoch: serde_json::Value = get(&running, "http", "/v1/epochs/latest").await;
+    assert_eq!((&epoch["latest_epoch"]["index"], &epoch["block_height"]), (&"2".into(), &"900".into()));
+    assert_eq!(epoch["phase"], "PoCGenerate");
+    let listed: serde_json::Value = get(&running, "http", "/v1/epochs/current/participants").await;
+    assert_eq!(listed["active_participants"]["participants"][0]["weight"], 30_000);
     running.stop().await;
 }

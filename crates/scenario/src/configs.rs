@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::control::{
-    CONTROL_VERSION, ChainRule, DapiConfig, DapiNode, DapiRule, NodeConfig, NodeRule, OpenaiConfig,
+    CONTROL_VERSION, ChainRule, DapiConfig, DapiNode, DapiRule, NodeConfig, NodeRule, OpenaiConfig, Oracle,
     RuntimeParams, basis_points,
 };
 use crate::fault::{CallKind, FaultAction};
@@ -83,6 +83,7 @@ pub fn dapi_config(
         order: scenario.allocator.order.clone(),
         lease: scenario.allocator.lease.unwrap_or(LEASE_DEFAULT),
         runtime: runtime(resolved),
+        oracle: Oracle::default(),
         rules: rules.collect(),
     }
 }

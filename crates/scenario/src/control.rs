@@ -319,8 +319,65 @@ pub struct DapiConfig {
     pub lease: Micros,
     /// Runtime configuration served to hosts and gateway.
     pub runtime: RuntimeParams,
+    /// Documents of the HTTP face.
+    #[serde(default)]
+    pub oracle: Oracle,
     /// Rules in order; the first match is carried out.
     pub rules: Vec<DapiRule>,
+}
+
+/// What the HTTP face of the allocator serves beside the epoch of the runtime configuration (contract mocks 4.4 to 4.7).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Oracle {
+    /// Versions for versiond and the newer router; the built-in July entry when empty.
+    pub versions: Vec<OracleVersion>,
+    /// Block height of the epoch document; the 50th block after the epoch's begin when absent. Rotation of escrows
+    /// compares it with the switch heights of the same document.
+    pub block_height: Option<u64>,
+    /// Phase; `Inference` when absent.
+    pub phase: Option<EpochPhase>,
+    /// Participants with weights. A listed one switches the gateway's weight limiter on.
+    pub participants: Vec<OracleParticipant>,
+}
+
+/// One version of the host program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OracleVersion {
+    /// Protocol name.
+    pub name: String,
+    /// Where the program is fetched.
+    pub binary: String,
+    /// Its SHA-256, hex.
+    pub sha256: String,
+}
+
+/// Phase of an epoch as the gateway reads it (contract mocks 4.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EpochPhase {
+    /// Chats are served.
+    Inference,
+    /// Proof of compute runs.
+    PoCGenerate,
+    /// Proof of compute ends.
+    PoCGenerateWindDown,
+    /// Proof of compute is checked.
+    PoCValidate,
+    /// The check ends.
+    PoCValidateWindDown,
+}
+
+/// A participant as the epoch's list shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OracleParticipant {
+    /// bech32 address.
+    pub address: String,
+    /// Where it is reached.
+    pub inference_url: String,
+    /// Weight, at least 2000 per unit of concurrency at default settings.
+    pub weight: u64,
 }
 
 /// Runtime parameters (contract mocks 4.1, `RuntimeConfig`).
@@ -414,6 +471,66 @@ pub struct ChainParticipant {
     pub address: String,
     /// Where gateway and other hosts reach it (router or host base URL, no trailing slash).
     pub inference_url: String,
+    /// Base64 of its compressed public key. Real hosts check payload requests of validations against it: without one
+    /// no validation ever succeeds (july-findings J14). Empty when unknown.
+    #[serde(default)]
+    pub pubkey: String,
+}
+
+/// Parameters that the chain announces (contract mocks 2.1 and 5.2). Real programs read them at boot and whenever the
+/// allocator can't tell them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChainParams {
+    /// Highest nonce of a session.
+    pub max_nonce: u32,
+    /// Hosts accept chats.
+    pub requests_enabled: bool,
+    /// Seconds; announced, does not change a July session.
+    pub refusal_timeout_s: i64,
+    /// Seconds; announced, does not change a July session.
+    pub execution_timeout_s: i64,
+    /// Basis points.
+    pub validation_rate: u32,
+    /// Percent of the group; 0 = half.
+    pub vote_threshold_factor: u32,
+    /// `raw` or `processed`.
+    pub logprobs_mode: String,
+    /// Similarity threshold of every known model: value · 10^exponent.
+    pub threshold_value: i64,
+    /// Exponent.
+    pub threshold_exponent: i32,
+}
+
+impl Default for ChainParams {
+    /// Generous where a limit would end a session, and a threshold that a score of 1 can pass.
+    fn default() -> Self {
+        Self {
+            max_nonce: 1_000_000,
+            requests_enabled: true,
+            refusal_timeout_s: 60,
+            execution_timeout_s: 1_200,
+            validation_rate: 5_000,
+            vote_threshold_factor: 50,
+            logprobs_mode: "raw".to_owned(),
+            threshold_value: 95,
+            threshold_exponent: -2,
+        }
+    }
+}
+
+/// Who may act for a participant (contract mocks 5.3). Hosts keep an answer for ever, so a grant works for unseen pairs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChainGrant {
+    /// Address that grants.
+    pub granter: String,
+    /// Message type URL.
+    pub message_type: String,
+    /// Address that may act.
+    pub grantee: String,
+    /// Base64 of the grantee's compressed public key.
+    pub pubkey: String,
 }
 
 /// An escrow on the chain (fields of `DevshardEscrow` that are read, contract mocks 2.2 and 5.2).
@@ -474,6 +591,12 @@ pub struct ChainConfig {
     pub epoch: u64,
     /// Time between blocks.
     pub block_interval: Micros,
+    /// Announced parameters.
+    #[serde(default)]
+    pub params: ChainParams,
+    /// Grants in force; a replacement without a grant takes it back.
+    #[serde(default)]
+    pub grants: Vec<ChainGrant>,
     /// Rules in order; the first match is carried out.
     pub rules: Vec<ChainRule>,
 }

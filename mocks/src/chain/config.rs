@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use scenario::control::{CONTROL_VERSION, ChainConfig, ChainRule};
 use scenario::fault::ChainFault;
+use wire::keys::PublicKey;
 
 use crate::ordinal;
 
@@ -54,6 +55,7 @@ pub fn check(config: &ChainConfig) -> Result<(), String> {
         if !addresses.insert(address) {
             return Err(format!("`participants` names {address:?} twice"));
         }
+        check_key(address, &participant.pubkey)?;
     }
     let mut ids = BTreeSet::new();
     for escrow in &config.escrows {
@@ -71,7 +73,31 @@ pub fn check(config: &ChainConfig) -> Result<(), String> {
             return Err(format!("escrow {id}: slot owner {slot:?} is not among `participants`"));
         }
     }
+    for grant in &config.grants {
+        if grant.granter.is_empty() || grant.message_type.is_empty() || grant.grantee.is_empty() {
+            return Err("`grants`: granter, message type and grantee are all needed".to_owned());
+        }
+        // A grantee without a key makes every payload check fail (fixture wire-july, gotcha 7).
+        if grant.pubkey.is_empty() {
+            return Err(format!("`grants`: the key of grantee {:?} is needed", grant.grantee));
+        }
+        check_key(&grant.grantee, &grant.pubkey)?;
+    }
     config.rules.iter().try_for_each(check_rule)
+}
+
+/// A key must be that of its address: a host that gets another one refuses all validations without saying why.
+fn check_key(address: &str, pubkey: &str) -> Result<(), String> {
+    if pubkey.is_empty() {
+        return Ok(());
+    }
+    let key =
+        PublicKey::from_base64(pubkey).map_err(|error| format!("public key of {address:?}: {error}"))?;
+    if key.address().to_string() == address {
+        Ok(())
+    } else {
+        Err(format!("the public key given for {address:?} is that of {}", key.address()))
+    }
 }
 
 fn check_rule(rule: &ChainRule) -> Result<(), String> {

@@ -270,10 +270,18 @@ impl Ledger {
         Some(self.saved.accounts.entry(address.to_owned()).or_insert_with(new))
     }
 
-    /// The key of an address, empty when no transaction has shown it.
+    /// The key of an address: of a participant by configuration, of a grantee by its grant, else as a transaction has
+    /// shown it. Empty when none is known.
     #[must_use]
     pub fn pubkey(&self, address: &str) -> String {
-        self.saved.accounts.get(address).map(|account| account.pubkey.clone()).unwrap_or_default()
+        let participants = self.config.participants.iter().map(|known| (&known.address, &known.pubkey));
+        let grants = self.config.grants.iter().map(|grant| (&grant.grantee, &grant.pubkey));
+        let shown = self.saved.accounts.iter().map(|(known, account)| (known, &account.pubkey));
+        let mut known = participants.chain(grants).chain(shown);
+        known
+            .find(|(of, key)| *of == address && !key.is_empty())
+            .map(|(_, key)| key.clone())
+            .unwrap_or_default()
     }
 
     /// Produces blocks. What waits is in the first of them.

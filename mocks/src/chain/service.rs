@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use prost::Message as _;
-use scenario::control::ChainEscrow;
+use scenario::control::{ChainEscrow, ChainGrant, ChainParams};
 use tonic::{Request, Response, Status};
 use wire::proto::abci::{Event, EventAttribute, TxResponse};
 use wire::proto::auth::query_server::Query as AuthQuery;
@@ -133,14 +133,27 @@ impl Query for Service {
         call.answer(messages::QueryAccountByAddressResponse { pubkey, balance: 0, denom })
     }
 
-    /// No grants exist here. An empty list is a good answer, an error would stop every validation.
+    /// An empty list is a good answer; an error would stop every validation (contract mocks 5.3).
     async fn grantees_by_message_type(
         &self,
         request: Request<messages::QueryGranteesByMessageTypeRequest>,
     ) -> Result<Response<messages::QueryGranteesByMessageTypeResponse>, Status> {
-        let granter = request.into_inner().granter_address;
-        let call = Call::open(&self.shared, "GranteesByMessageType", &granter).await?;
-        call.answer(messages::QueryGranteesByMessageTypeResponse { grantees: Vec::new() })
+        let ask = request.into_inner();
+        let call = Call::open(&self.shared, "GranteesByMessageType", &ask.granter_address).await?;
+        let grantees = {
+            let core = self.shared.core();
+            let of = |grant: &&ChainGrant| {
+                grant.granter == ask.granter_address && grant.message_type == ask.message_type_url
+            };
+            let grants = core.ledger.config().grants.iter().filter(of);
+            grants
+                .map(|grant| messages::Grantee {
+                    address: grant.grantee.clone(),
+                    pub_key: grant.pubkey.clone(),
+                })
+                .collect()
+        };
+        call.answer(messages::QueryGranteesByMessageTypeResponse { grantees })
     }
 
     async fn epoch_group_data(
@@ -150,11 +163,12 @@ impl Query for Service {
         let ask = request.into_inner();
         let argument = format!("{} {}", ask.epoch_index, ask.model_id);
         let call = Call::open(&self.shared, "EpochGroupData", &argument).await?;
-        let known = {
+        let group = {
             let core = self.shared.core();
-            ask.epoch_index <= core.ledger.saved().epoch && core.ledger.knows_model(&ask.model_id)
+            let known =
+                ask.epoch_index <= core.ledger.saved().epoch && core.ledger.knows_model(&ask.model_id);
+            if known { group(ask, &core.ledger.config().params) } else { messages::EpochGroupData::default() }
         };
-        let group = if known { group(ask) } else { messages::EpochGroupData::default() };
         call.answer(messages::QueryGetEpochGroupDataResponse { epoch_group_data: Some(group) })
     }
 
@@ -274,22 +288,22 @@ fn signed(height: u64) -> i64 {
     i64::try_from(height).unwrap_or(i64::MAX)
 }
 
-/// Clients read these only when the allocator can't tell them (contract mocks 4.2), so the values are generous:
-/// the fallback must not end a session that the allocator would let run. Rates are those of the first escrow.
+/// Clients read these at boot and when the allocator can't tell them (contract mocks 4.2).
 fn params(ledger: &Ledger) -> Params {
-    let first = ledger.config().escrows.first();
+    let announced = &ledger.config().params;
     let escrow_params = DevshardEscrowParams {
-        max_nonce: 1_000_000,
-        devshard_requests_enabled: true,
-        refusal_timeout: 60,
-        execution_timeout: 1_200,
-        validation_rate: first.map_or(5_000, |escrow| escrow.validation_rate),
-        vote_threshold_factor: first.map_or(50, |escrow| escrow.vote_threshold_factor),
+        max_nonce: announced.max_nonce,
+        devshard_requests_enabled: announced.requests_enabled,
+        refusal_timeout: announced.refusal_timeout_s,
+        execution_timeout: announced.execution_timeout_s,
+        validation_rate: announced.validation_rate,
+        vote_threshold_factor: announced.vote_threshold_factor,
         ..DevshardEscrowParams::default()
     };
+    let logprobs_mode = announced.logprobs_mode.clone();
     Params {
         epoch_params: Some(messages::EpochParams { epoch_length: signed(EPOCH_LENGTH) }),
-        validation_params: Some(messages::ValidationParams { logprobs_mode: "raw".to_owned() }),
+        validation_params: Some(messages::ValidationParams { logprobs_mode }),
         devshard_escrow_params: Some(escrow_params),
     }
 }
@@ -317,12 +331,10 @@ fn escrow_message(escrow: ChainEscrow) -> DevshardEscrow {
     }
 }
 
-/// Threshold 0.95: a score of 1 is the most there is, and it must be above (contract mocks 2.1).
-fn group(ask: messages::QueryGetEpochGroupDataRequest) -> messages::EpochGroupData {
-    let model = messages::Model {
-        id: ask.model_id.clone(),
-        validation_threshold: Some(messages::Decimal { value: 95, exponent: -2 }),
-    };
+/// The group of an epoch with the announced threshold, which a score must exceed (contract mocks 2.1).
+fn group(ask: messages::QueryGetEpochGroupDataRequest, params: &ChainParams) -> messages::EpochGroupData {
+    let threshold = messages::Decimal { value: params.threshold_value, exponent: params.threshold_exponent };
+    let model = messages::Model { id: ask.model_id.clone(), validation_threshold: Some(threshold) };
     messages::EpochGroupData {
         model_id: ask.model_id,
         epoch_index: ask.epoch_index,

@@ -79,6 +79,12 @@ impl Shared {
         self.revision.subscribe()
     }
 
+    /// Configurations applied, the first included.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        *self.revision.borrow()
+    }
+
     /// Replaces the configuration and wakes long polls.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use scenario::control::{CONTROL_VERSION, NodeRule, OpenaiConfig};
 use scenario::draw::selected;
 use scenario::fault::{Attempts, CallKind, NodeFault, Select};
 use scenario::identity::valid_name;
+use scenario::plan::FAULT_PURPOSE;
 use scenario::profile::Timing;
 
 /// Largest event or document that `oversize_event` makes.
@@ -75,7 +76,7 @@ impl Prepared {
         match (&rule.select, request_id) {
             (Select::All(all), _) => *all,
             (Select::Fraction(fraction), Some(id)) => {
-                selected(self.config.seed, &rule.id, "fault", id, *fraction)
+                selected(self.config.seed, &rule.id, FAULT_PURPOSE, id, *fraction)
             }
             (Select::Ids(_), Some(id)) => prepared.ids.as_ref().is_some_and(|ids| ids.contains(id)),
             (Select::Fraction(_) | Select::Ids(_) | Select::Calls(_), _) => false,
