@@ -8,7 +8,7 @@ export PROOFLOAD_BUILD ?= $(VERSION)+$(COMMIT)
 BIN     := target/demo
 PROGRAMS := runner loadgen mock-openai mock-dapi mock-chain ref-gateway ref-host ref-router
 
-.PHONY: build demo test check bench bench-load prove clean
+.PHONY: build demo test test-real check bench bench-load prove clean
 build:
 	$(CARGO) build --locked --profile demo -p runner -p loadgen -p mocks -p refshard --bins
 
@@ -29,6 +29,15 @@ test:
 	for program in $(PROGRAMS); do cp target/debug/$$program target/defects/; done
 	$(CARGO) build --locked --workspace --bins
 	$(CARGO) test --locked --workspace
+
+## The scenarios of tests/real/ against real builds: DEVSHARD_BIN=DIR with devshardctl and devshardd.
+test-real:
+ifeq ($(strip $(DEVSHARD_BIN)),)
+	@echo "test-real was skipped: DEVSHARD_BIN names no folder with devshardctl and devshardd"
+else
+	$(CARGO) build --locked -p runner -p loadgen -p mocks -p refshard --bins
+	DEVSHARD_BIN="$(abspath $(DEVSHARD_BIN))" $(CARGO) test --locked -p tests --test real -- --nocapture real_builds
+endif
 
 ## Format, clippy with warnings as errors, tidy rules, docs.
 check:

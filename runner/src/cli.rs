@@ -179,6 +179,9 @@ pub struct StackArgs {
     /// Personality of the reference Devshard.
     #[arg(long, default_value = "intended", value_parser = ["intended", "july"])]
     pub personality: String,
+    /// Folder with your own builds of devshardctl and devshardd, which then run under our mocks (embedded stack).
+    #[arg(long, value_name = "DIR")]
+    pub devshard_bin: Option<PathBuf>,
     /// Planted defect; only in builds for the self-test.
     #[cfg(feature = "planted-defects")]
     #[arg(long, value_parser = crate::stack::embedded::DEFECTS.map(|(name, _)| name))]
@@ -199,6 +202,7 @@ impl StackArgs {
             personality: self.personality.clone(),
             defect,
             compose: self.compose.clone(),
+            devshard_bin: self.devshard_bin.clone(),
         }
     }
 }
@@ -406,6 +410,7 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             times: args.times,
             bin_dir: args.stack.bin_dir,
             compose: args.stack.compose,
+            devshard_bin: args.stack.devshard_bin,
         }),
         Command::List(args) => commands::list::list(&args.results),
         Command::Show(args) => commands::list::show(&args.run.results.results, &args.run.run, args.format),

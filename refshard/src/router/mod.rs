@@ -40,6 +40,10 @@ pub struct RouterConfig {
     pub listen: String,
     /// Addresses of the replicas of one participant, `host:port`.
     pub upstreams: Vec<String>,
+    /// Begin of the path that is taken off before a request is passed on, for example `/devshard/v2`: gateway and
+    /// hosts always write it, a bare host knows its paths without it (fixture wire-july section 8).
+    #[serde(default)]
+    pub strip_prefix: Option<String>,
 }
 
 fn any_port() -> String {
@@ -178,9 +182,16 @@ fn sticky_key(uri: &Uri) -> &str {
         .unwrap_or_else(|| uri.path_and_query().map_or("/", PathAndQuery::as_str))
 }
 
+/// The path without the prefix, where it has one as whole segments.
+fn without_prefix<'a>(path: &'a str, prefix: Option<&str>) -> &'a str {
+    let rest = prefix.and_then(|prefix| path.strip_prefix(prefix));
+    rest.filter(|rest| rest.starts_with('/')).unwrap_or(path)
+}
+
 async fn forward(State(balancer): State<Arc<Balancer>>, request: Request) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", PathAndQuery::as_str).to_owned();
+    let path = without_prefix(&path, balancer.config.strip_prefix.as_deref());
     let order = balancer.order(sticky_key(&parts.uri), clock::instant());
     // The body is read first, so that it is still there when a connect fails.
     let Ok(body) = axum::body::to_bytes(body, 64 << 20).await else {
@@ -223,7 +234,7 @@ mod tests {
 
     fn balancer() -> Arc<Balancer> {
         let upstreams = (0..3).map(|n| format!("127.0.0.1:{}", 9000 + n)).collect();
-        Balancer::new(RouterConfig { listen: any_port(), upstreams })
+        Balancer::new(RouterConfig { listen: any_port(), upstreams, strip_prefix: None })
     }
 
     #[test]
@@ -239,6 +250,15 @@ mod tests {
         let firsts: std::collections::BTreeSet<usize> =
             (0..50).map(|id| balancer.order(&id.to_string(), now)[0]).collect();
         assert!(firsts.len() > 1, "keys are spread");
+    }
+
+    #[test]
+    fn a_prefix_is_taken_off_as_whole_segments_only() {
+        let strip = |path| without_prefix(path, Some("/devshard/v2"));
+        assert_eq!(strip("/devshard/v2/sessions/1/diffs?from=1"), "/sessions/1/diffs?from=1");
+        assert_eq!(strip("/devshard/v20/sessions/1"), "/devshard/v20/sessions/1");
+        assert_eq!(strip("/metrics"), "/metrics");
+        assert_eq!(without_prefix("/devshard/v2/metrics", None), "/devshard/v2/metrics");
     }
 
     #[test]

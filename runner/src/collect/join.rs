@@ -74,7 +74,7 @@ impl JoinInput {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let small = path.metadata().is_ok_and(|about| about.len() <= LOG_LEN_MAX);
             let target = match name.as_str() {
-                "ref-gateway.log" => &mut input.gateway_log,
+                "gateway.log" => &mut input.gateway_log,
                 name if name.starts_with("host-") => &mut input.host_logs,
                 _ => continue,
             };

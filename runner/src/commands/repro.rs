@@ -38,6 +38,8 @@ pub struct Request {
     pub bin_dir: Option<PathBuf>,
     /// For a run of the Compose stack.
     pub compose: crate::stack::compose::ComposeArgs,
+    /// Folder with the user's Devshard programs, for a run that was made with them.
+    pub devshard_bin: Option<PathBuf>,
 }
 
 /// What fired: assertion and reason.
@@ -130,6 +132,10 @@ fn all_fired(judged: &Judgement) -> Fired {
 /// Runs the recorded scenario once more on a fresh stack.
 fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<Judgement, RunnerError> {
     let run = &judged.evidence.run;
+    if run.stack.devshard == crate::stack::real::DEVSHARD && request.devshard_bin.is_none() {
+        let text = "this run was made with real Devshard programs: give their folder with --devshard-bin";
+        return Err(RunnerError::CannotDo(text.to_owned()));
+    }
     let resolved = pinned(judged, alone);
     let options = Options {
         scenario: PathBuf::from(&run.scenario_file),
@@ -145,6 +151,7 @@ fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<J
             personality: run.stack.personality.clone().unwrap_or_else(|| "intended".to_owned()),
             defect: run.stack.defect.clone(),
             compose: request.compose.clone(),
+            devshard_bin: request.devshard_bin.clone(),
         },
         rules_off: run.rules_off.clone(),
         known: crate::judge::Known::default(),

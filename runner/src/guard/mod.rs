@@ -33,6 +33,9 @@ pub struct Spawn {
     /// User and group id to run as; those of the guard when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<(u32, u32)>,
+    /// Standard output goes into the log too instead of being forwarded by the line: programs of others log there.
+    #[serde(default)]
+    pub stdout_to_log: bool,
 }
 
 /// Signals that the runner sends to services.

@@ -133,7 +133,8 @@ fn start(spawn: &Spawn) -> std::io::Result<Child> {
     if let Some((uid, gid)) = spawn.user {
         command.gid(gid).uid(uid).current_dir("/");
     }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn()
+    let stdout = if spawn.stdout_to_log { Stdio::from(log.try_clone()?) } else { Stdio::piped() };
+    command.stdin(Stdio::piped()).stdout(stdout).stderr(log).spawn()
 }
 
 /// Forwards standard output by the line, then reports the exit.

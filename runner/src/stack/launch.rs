@@ -41,6 +41,7 @@ pub fn child(
         env,
         log: context.dir.path(&log_file(service)),
         user: None,
+        stdout_to_log: false,
     }
 }
 

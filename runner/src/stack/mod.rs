@@ -12,9 +12,10 @@ pub mod ports;
 pub mod postgres;
 pub mod programs;
 pub mod reference;
+pub mod real;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use evidence::run::Stack;
@@ -49,6 +50,8 @@ pub struct Choice {
     pub defect: Option<String>,
     /// Only for the Compose stack.
     pub compose: compose::ComposeArgs,
+    /// Folder with the user's own builds of the Devshard programs, which then run instead of the reference ones.
+    pub devshard_bin: Option<PathBuf>,
 }
 
 /// Providers by the name of `--stack`.
@@ -73,6 +76,7 @@ impl Choice {
     #[must_use]
     pub fn provider(&self) -> Box<dyn Provider> {
         match self.stack {
+            StackKind::Embedded if self.devshard_bin.is_some() => Box::new(real::Real::new(self.clone())),
             StackKind::Embedded => Box::new(embedded::Embedded::new(self.clone())),
             StackKind::Compose => Box::new(compose::Compose::new(self.clone())),
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use scenario::control::{ChainConfig, ChainEscrow, ChainParticipant, basis_points};
+use scenario::control::{ChainConfig, ChainEscrow, ChainParams, ChainParticipant, basis_points};
 use scenario::model::Resolved;
 use scenario::units::Micros;
 
@@ -15,7 +15,8 @@ const ESCROW_AMOUNT: u64 = 1_000_000_000_000;
 const TOKEN_PRICE: u64 = 100;
 const FEE_PER_NONCE: u64 = 1;
 const VOTE_THRESHOLD_FACTOR: u32 = 50;
-const CHAIN_ID: &str = "proofload-1";
+/// Id of the chain.
+pub const CHAIN_ID: &str = "proofload-1";
 
 /// Keys of one run, fresh for each: they protect nothing beyond it and never reach a file.
 #[derive(Clone)]
@@ -24,6 +25,8 @@ pub struct Identity {
     pub key_hex: String,
     /// Address.
     pub address: String,
+    /// Base64 of the compressed public key.
+    pub pubkey: String,
 }
 
 impl Identity {
@@ -35,7 +38,12 @@ impl Identity {
         let bytes: [u8; 32] = random()?;
         let key =
             wire::keys::PrivateKey::from_bytes(&bytes).map_err(|e| RunnerError::Internal(e.to_string()))?;
-        Ok(Self { key_hex: hex::encode(bytes), address: key.address().to_string() })
+        let public = key.public_key();
+        Ok(Self {
+            key_hex: hex::encode(bytes),
+            address: public.address().to_string(),
+            pubkey: public.to_base64(),
+        })
     }
 }
 
@@ -61,6 +69,7 @@ pub fn chain_config(
     let participant = |host: &Identity| ChainParticipant {
         address: host.address.clone(),
         inference_url: urls.get(&host.address).cloned().unwrap_or_default(),
+        pubkey: host.pubkey.clone(),
     };
     let escrow = |id: u32| ChainEscrow {
         id: u64::from(id),
@@ -82,6 +91,12 @@ pub fn chain_config(
         escrows: (1..=devshard.escrows).map(escrow).collect(),
         epoch: 1,
         block_interval: Micros::from_s(1),
+        params: ChainParams {
+            validation_rate: basis_points(devshard.validation_rate),
+            vote_threshold_factor: VOTE_THRESHOLD_FACTOR,
+            ..ChainParams::default()
+        },
+        grants: Vec::new(),
         rules: Vec::new(),
     }
 }
