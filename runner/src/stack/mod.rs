@@ -11,8 +11,8 @@ pub mod launch;
 pub mod ports;
 pub mod postgres;
 pub mod programs;
-pub mod reference;
 pub mod real;
+pub mod reference;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

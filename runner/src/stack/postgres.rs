@@ -233,6 +233,7 @@ async fn private(folder: &Path, home: &Path, context: &mut Context<'_>) -> Resul
         env: BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]),
         log: context.dir.path(&launch::log_file(service)),
         user,
+        stdout_to_log: false,
     };
     let mut args = text(&["--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions"]);
     args.extend([format!("--username={USER}"), format!("--pgdata={data}")]);

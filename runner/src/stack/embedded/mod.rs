@@ -6,6 +6,8 @@
 mod services;
 mod start;
 
+pub(super) use start::write_work;
+
 use std::collections::BTreeMap;
 
 use evidence::run::Stack;

@@ -299,7 +299,7 @@ impl Embedded {
 ///
 /// # Errors
 /// [`RunnerError::Environment`] when it can't be written.
-pub(super) fn write_work(
+pub(in crate::stack) fn write_work(
     context: &Context<'_>,
     service: &str,
     config: &impl Serialize,

@@ -2,6 +2,7 @@
 //! and our router around real programs (design section 4, contract mocks 1.4 and 9, fixture wire-july section 3).
 
 mod listener;
+mod mocks;
 mod programs;
 mod start;
 

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use wire::keyring::{RANDOM_BYTES, TEST_FOLDER, test_backend_files};
 use wire::keys::PrivateKey;
 
-use super::super::embedded::MODEL;
-use super::super::embedded::start::{Started, Starter, address};
+use super::super::embedded::{MODEL, write_work};
 use super::super::reference::{CHAIN_ID, Identity, chain_config, random};
 use super::super::{Choice, Context, Running, launch};
 use super::listener::port_of;
+use super::mocks::{self, Started, address};
 use super::programs::{PROTOCOL, Theirs, look};
 use crate::collect::{HostSurface, Surfaces};
 use crate::control::{Control, client, put};
@@ -41,23 +41,23 @@ pub async fn start(choice: &Choice, context: &mut Context<'_>) -> Result<Running
     let theirs = look(dir).await?;
     let devshard = context.resolved.scenario.devshard.clone();
     let creator = Identity::fresh()?;
-    let hosts: Vec<Identity> = (0..devshard.participants).map(|_| Identity::fresh()).collect::<Result<_, _>>()?;
+    let hosts: Vec<Identity> =
+        (0..devshard.participants).map(|_| Identity::fresh()).collect::<Result<_, _>>()?;
     let admin_key = hex::encode(random::<24>()?);
     let keys = hosts.iter().chain([&creator]).map(|known| known.key_hex.clone());
     let secrets: Vec<String> = keys.chain([admin_key.clone()]).collect();
     context.dir.set_redactor(Redactor::new(secrets));
     let http = client().map_err(RunnerError::environment)?;
 
-    let mut starter = Starter { context: &mut *context, choice };
-    let chain = chain_config(starter.context.resolved, &creator, &hosts, &BTreeMap::new());
-    let mocks = starter.mocks(chain, &http).await?;
+    let chain = chain_config(context.resolved, &creator, &hosts, &BTreeMap::new());
+    let mocks = mocks::start(context, chain, &http).await?;
     for (index, host) in hosts.iter().enumerate() {
         spawn_host(context, &theirs, index, host, &mocks).await?;
     }
     let mut surfaces = Vec::new();
     let mut urls = BTreeMap::new();
     for (index, host) in hosts.iter().enumerate() {
-        let base = routed(context, choice, &theirs, index, &http).await?;
+        let base = routed(context, &theirs, index, &http).await?;
         urls.insert(host.address.clone(), base.clone());
         surfaces.push(HostSurface {
             service: format!("host-{index}"),
@@ -84,6 +84,7 @@ pub async fn start(choice: &Choice, context: &mut Context<'_>) -> Result<Running
         },
         mocks: mocks.mocks,
         node_urls: mocks.node_urls,
+        postgres: BTreeMap::new(),
         model: MODEL.to_owned(),
         required: required(hosts.len()),
         waits_s: (0, 0),
@@ -166,14 +167,13 @@ async fn spawn(
     let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let log = context.dir.path(&launch::log_file(service));
     let (service, program) = (service.to_owned(), program.to_path_buf());
-    context.guard.spawn(Spawn { service, program, args, env, log, stdout_to_log: true }).await
+    context.guard.spawn(Spawn { service, program, args, env, log, user: None, stdout_to_log: true }).await
 }
 
 /// Waits for a host and puts a router in front of it: gateway and hosts write `/devshard/<version>`, which a bare host
 /// does not know. Answers the router's base URL.
 async fn routed(
     context: &mut Context<'_>,
-    choice: &Choice,
     theirs: &Theirs,
     index: usize,
     http: &reqwest::Client,
@@ -186,8 +186,10 @@ async fn routed(
         "upstreams": [format!("127.0.0.1:{port}")],
         "strip_prefix": format!("/devshard/{PROTOCOL}"),
     });
-    let mut starter = Starter { context: &mut *context, choice };
-    starter.spawn_configured("ref-router", &router, &config, BTreeMap::new()).await?;
+    let file = write_work(context, &router, &config)?;
+    let args = vec!["--config".to_owned(), file];
+    let spawn = launch::child(context, "ref-router", &router, args, BTreeMap::new());
+    context.guard.spawn(spawn).await?;
     let line: ReadyLine = launch::ready(context, &router).await?;
     Ok(format!("http://{}", address(&line, "http")))
 }
