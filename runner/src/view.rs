@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use evidence::event::{EventKind, Phase};
 use indicatif::{ProgressBar, ProgressStyle};
+use report::live::Live;
 use scenario::pipe::LoadgenLine;
 
 /// Progress lines are printed at most this often without a terminal.
 const LINE_EVERY_US: u64 = 2_000_000;
+/// Columns of spinner, clock and the spaces between.
+const BESIDE_LEN: usize = 12;
 
 /// Prints a result. A reader that has gone (`| head -1`, a closed terminal) is no error of ours.
 pub fn say(text: &str) {
@@ -85,18 +88,23 @@ impl View {
         let LoadgenLine::Progress { at_us, step, sent, done, in_flight, classes, ttft_p95_us } = line else {
             return;
         };
-        let ok = classes.get("ok").copied().unwrap_or_default();
         let rate = self.last.map_or(0, |(then, before)| {
             let span = at_us.saturating_sub(then).max(1);
             done.saturating_sub(before) * 1_000_000 / span
         });
         self.last = Some((*at_us, *done));
-        let ttft = ttft_p95_us.map_or_else(|| "-".to_owned(), |us| format!("{} ms", us / 1_000));
-        let text = format!(
-            "step {step}: {done} done of {sent} sent, {in_flight} in flight, {rate}/s, {} not ok, {hits} fault hits, \
-             TTFT p95 {ttft}",
-            done.saturating_sub(ok)
-        );
+        let errors = classes.iter().filter(|(class, _)| *class != "ok");
+        let live = Live {
+            stage: format!("step {step}"),
+            rate,
+            in_flight: *in_flight,
+            done: Some((*done, *sent)),
+            errors: errors.map(|(class, count)| (class.clone(), *count)).collect(),
+            ttft_p95_us: *ttft_p95_us,
+            extra: Some(format!("{hits} fault hits")),
+            ..Live::default()
+        };
+        let text = report::live::line(&live, self.width());
         match &self.bar {
             Some(bar) => bar.set_message(text),
             None if !self.quiet && at_us.saturating_sub(self.last_line_us) >= LINE_EVERY_US => {
@@ -105,6 +113,16 @@ impl View {
             }
             None => {}
         }
+    }
+
+    /// Columns for a live line beside spinner and clock; no limit without a terminal, where lines are read by programs.
+    fn width(&self) -> usize {
+        if self.bar.is_none() {
+            return usize::MAX;
+        }
+        let size = rustix::termios::tcgetwinsize(std::io::stderr());
+        let columns = size.map_or(80, |size| usize::from(size.ws_col));
+        columns.saturating_sub(BESIDE_LEN).max(1)
     }
 
     /// Removes the live line.
