@@ -17,7 +17,7 @@ fn small() -> String {
     with(&text, "schedule_lateness_p99: 50ms", "schedule_lateness_p99: 20s")
 }
 
-/// What `docker` would talk to, or a loud line. In CI an engine must be there.
+/// What `docker` would talk to, or a loud line. An engine that was announced (`.ci/engine`) must be there.
 fn socket() -> Option<String> {
     let named = std::env::var("DOCKER_HOST").ok();
     let socket = named.unwrap_or_else(|| "unix:///var/run/docker.sock".to_owned());
@@ -25,7 +25,8 @@ fn socket() -> Option<String> {
     if std::os::unix::net::UnixStream::connect(&path).is_ok() {
         return Some(path);
     }
-    assert!(std::env::var_os("CI").is_none(), "CI starts an engine (.ci/engine), and none answers at {path}");
+    let announced = std::env::var_os("PROOFLOAD_ENGINE").is_some();
+    assert!(!announced, "an engine was announced (.ci/engine), and none answers at {path}");
     eprintln!("SKIPPED, NOTHING WAS TESTED: no container engine answers at {path}");
     None
 }
