@@ -401,10 +401,13 @@ fn compare_sees_what_is_gone_and_more_errors() {
     assert!(compare(&[before], &[shorter], &flags()).unwrap().regression, "a stage that is missing");
 }
 
+/// An edit of a result.
+type Edit = fn(&mut RunResult);
+
 #[test]
 fn compare_refuses_what_is_not_comparable_unless_told() {
     let before = [scaled(100, 300)];
-    let change: [(&str, fn(&mut RunResult)); 4] = [
+    let change: [(&str, Edit); 4] = [
         ("--allow-other-plan", |run| run.run.plan_digest = "d2".to_owned()),
         ("--allow-other-machine", |run| run.machine.cores = 64),
         ("--allow-unfit", |run| run.run.partial = true),

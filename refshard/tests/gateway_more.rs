@@ -1,6 +1,8 @@
 //! The rest of the gateway's surfaces: reads for machines, escrows that come and go, quarantine, weights, speed
 //! policies, rotation.
 
+#![expect(clippy::unwrap_used, reason = "a failed step of a test should end it")]
+
 mod gateway_support;
 
 use std::time::Duration;

@@ -39,6 +39,12 @@ async fn rows(client: &tokio_postgres::Client) -> Vec<(i64, String, String, Syst
     rows.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3))).collect()
 }
 
+/// What is published with a submit that counts.
+fn counted(published: &mut i32) -> Result<(), LeaseError> {
+    *published += 1;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_has_one_owner_until_its_time_has_passed() {
     let Some(postgres) = support::postgres::start() else { return };
@@ -58,11 +64,11 @@ async fn a_lease_has_one_owner_until_its_time_has_passed() {
     assert_eq!(taken.work, work);
     // The late one is refused, and what it wanted to publish is not published.
     let mut published = 0;
-    let late = a.submit(&held, || Ok::<(), LeaseError>(published += 1)).await.unwrap();
+    let late = a.submit(&held, || counted(&mut published)).await.unwrap();
     assert_eq!((late, published), (false, 0));
-    let submitted = b.submit(&taken, || Ok::<(), LeaseError>(published += 1)).await.unwrap();
+    let submitted = b.submit(&taken, || counted(&mut published)).await.unwrap();
     assert_eq!((submitted, published), (true, 1));
-    let again = b.submit(&taken, || Ok::<(), LeaseError>(published += 1)).await.unwrap();
+    let again = b.submit(&taken, || counted(&mut published)).await.unwrap();
     assert_eq!((again, published), (false, 1), "no second commit");
     let client = sql(&postgres.url).await;
     let seen = rows(&client).await;

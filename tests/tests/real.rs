@@ -66,7 +66,11 @@ fn judged(name: &str, participants: u32, folder: &str) {
     let run = Run::of(&text, &["--devshard-bin", folder]);
     println!("{name} with {participants} participant(s): exit {}\n{}", run.code(), run.text());
     assert!([0, 1, 4].contains(&run.code()), "{name}: {}", run.text());
-    assert_eq!(run.json("assertions.json")["results"].as_array().map_or(0, Vec::len), 13, "all are evaluated");
+    assert_eq!(
+        run.json("assertions.json")["results"].as_array().map_or(0, Vec::len),
+        13,
+        "all are evaluated"
+    );
 }
 
 #[test]

@@ -64,7 +64,6 @@ impl Manifest {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::rundir::{EVENTS, REQUESTS, RunDir, SUMMARY};
 
     #[test]

@@ -74,10 +74,10 @@ impl Redactor {
                 }
             }
             // A secret of digits alone may have been read as a number somewhere on its way.
-            Value::Number(number) => {
-                if self.digits && matches!(self.text(&number.to_string()), Cow::Owned(_)) {
-                    *value = Value::String(REDACTED.to_owned());
-                }
+            Value::Number(number)
+                if self.digits && matches!(self.text(&number.to_string()), Cow::Owned(_)) =>
+            {
+                *value = Value::String(REDACTED.to_owned());
             }
             _ => {}
         }

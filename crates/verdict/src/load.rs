@@ -263,10 +263,10 @@ impl Files<'_> {
                 Ok(line) => {
                     let number = line.number;
                     if let Err(why) = take(line, &mut self.names, self.reader) {
-                        damage.add(number, why);
+                        damage.add(number, &why);
                     }
                 }
-                Err(bad) => damage.add(bad.line, bad.why),
+                Err(bad) => damage.add(bad.line, &bad.why),
             }
         }
         damage.note(name, &mut self.missing);
@@ -456,7 +456,7 @@ struct Damage {
 }
 
 impl Damage {
-    fn add(&mut self, line: u64, why: String) {
+    fn add(&mut self, line: u64, why: &str) {
         self.count += 1;
         if self.named.len() < BAD_LINES_NAMED_MAX {
             self.named.push(format!("line {line}: {why}"));
@@ -499,9 +499,9 @@ fn lines<T: DeserializeOwned>(
         match line {
             Ok(value) => match not_newer(version(&value).unwrap_or_default()) {
                 Ok(()) => read.push(value),
-                Err(why) => damage.add(number, why),
+                Err(why) => damage.add(number, &why),
             },
-            Err(line) => damage.add(line.line, line.why),
+            Err(line) => damage.add(line.line, &line.why),
         }
     }
     damage.note(name, missing);

@@ -36,7 +36,7 @@ const TABLE: &[(ClientClass, RequestClass, RequestClass, Option<Because>)] = &[
 
 /// The decision about one request of a spoilt run.
 fn decided(files: &Files, index: usize) -> Decided {
-    files.judge().decided[&(index as u64)].clone()
+    files.judge().decided[&(index as u64)]
 }
 
 fn with_class(class: ClientClass, index: usize, expect: &[RequestClass]) -> Files {

@@ -86,7 +86,7 @@ fn prepare_failure(files: &mut Files) {
     };
     files.run.resolved.scenario.actions = vec![scenario::model::Action {
         after: scenario::model::Trigger::Requests(10),
-        action: scenario::model::ServiceAction::Deactivate("12".to_owned()),
+        action: scenario::model::ServiceAction::Deactivate(1),
         expect: vec![allowed],
     }];
 }

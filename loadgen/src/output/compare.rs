@@ -264,17 +264,38 @@ fn stage_rows(index: usize, before: &[RunResult], after: &[RunResult], percent: 
         let milli = |figures: &Figures| figures.value(figure).map(|rate| (rate * 1e3).round() as u64);
         let definition = figure.definition();
         let blank = row(definition.name.to_owned(), definition.unit);
-        rows.extend(judged(blank, &sides, milli, 1e-3, definition.better, percent, false));
+        rows.extend(judged(
+            blank,
+            &sides,
+            milli,
+            1e-3,
+            &Rule { better: definition.better, percent, low_n: false },
+        ));
     }
     for (metric, percentile) in LATENCIES {
         let us = |figures: &Figures| figures.distributions.get(metric).percentile_us(percentile);
         let low = |figures: &Figures| percentile.is_low_n(figures.distributions.get(metric).count());
         let low_n = sides.0.iter().chain(&sides.1).any(low);
         let blank = row(format!("{metric} {percentile}"), Unit::Microseconds);
-        rows.extend(judged(blank, &sides, us, 1.0, metric.definition().better, percent, low_n));
+        rows.extend(judged(
+            blank,
+            &sides,
+            us,
+            1.0,
+            &Rule { better: metric.definition().better, percent, low_n },
+        ));
     }
     rows.push(errors(row(Figure::ErrorRate.definition().name.to_owned(), Unit::Share), &sides, percent));
     rows
+}
+
+/// How a figure's ratio is judged.
+struct Rule {
+    better: Better,
+    /// Changes up to this many percent are no change.
+    percent: u32,
+    /// A side has too few values for this percentile.
+    low_n: bool,
 }
 
 /// A figure that has a ratio. `None` when neither side has it.
@@ -283,10 +304,9 @@ fn judged(
     sides: &(Vec<Figures>, Vec<Figures>),
     of: impl Fn(&Figures) -> Option<u64>,
     scale: f64,
-    better: Better,
-    percent: u32,
-    low_n: bool,
+    rule: &Rule,
 ) -> Option<Row> {
+    let Rule { better, percent, low_n } = *rule;
     let values = |side: &[Figures]| -> Vec<u64> { side.iter().filter_map(&of).collect() };
     let (before, after) = (values(&sides.0), values(&sides.1));
     if before.is_empty() && after.is_empty() {

@@ -23,10 +23,10 @@ pub fn html(result: &RunResult) -> String {
         head(result),
         section("Thresholds", "", &thresholds(result)),
         section("Stages", steady, &stages(result)),
-        section("Capacity search", &search_words(result), &charts(plots::knee(result))),
-        section("Over time", "", &charts(plots::over_time(result))),
-        section("Against load", "", &charts(plots::against_load(result))),
-        section("Distribution", "Steady parts of all stages.", &charts(histograms.collect())),
+        section("Capacity search", &search_words(result), &charts(&plots::knee(result))),
+        section("Over time", "", &charts(&plots::over_time(result))),
+        section("Against load", "", &charts(&plots::against_load(result))),
+        section("Distribution", "Steady parts of all stages.", &charts(&histograms.collect::<Vec<_>>())),
         scopes(result).into_iter().map(|(name, figures)| scope(name, figures)).collect(),
         section("Generator", "", &generator(result)),
         section("What the names mean", "", &meanings(result)),
@@ -36,7 +36,7 @@ pub fn html(result: &RunResult) -> String {
     page(&title, &body)
 }
 
-fn charts(charts: Vec<Chart>) -> String {
+fn charts(charts: &[Chart]) -> String {
     let body: String = charts.iter().map(Chart::html).collect();
     if body.is_empty() { body } else { format!("<div class=\"charts\">\n{body}</div>\n") }
 }

@@ -214,9 +214,12 @@ fn marks(result: &RunResult) -> Vec<Mark> {
         .collect()
 }
 
+/// Whether a stage is of one kind.
+type IsKind = fn(&StageLoad) -> bool;
+
 /// Plots against load, for stages of one kind; nothing when there is only one level.
 pub(super) fn against_load(result: &RunResult) -> Vec<Chart> {
-    let kinds: [(&str, fn(&StageLoad) -> bool); 2] = [
+    let kinds: [(&str, IsKind); 2] = [
         ("users", |load| matches!(load, StageLoad::Closed { .. })),
         ("planned requests a second", |load| matches!(load, StageLoad::Open { .. })),
     ];

@@ -44,7 +44,7 @@ async fn on_engine(dry_run: bool, flag: Option<String>) -> Result<usize, RunnerE
         Err(error) => return Err(error),
     };
     let lines = collect(&engine, dry_run).await?;
-    lines.iter().for_each(|line| crate::view::say(&format!("{line}")));
+    lines.iter().for_each(|line| crate::view::say(&line.to_string()));
     Ok(lines.len())
 }
 

@@ -144,14 +144,14 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
     if !rows.iter().any(|row| row.name == catalogue.canary) {
         controls.push("the canary was not among the chosen defects".to_owned());
     }
-    conclude(Matrix { v: SELFTEST_VERSION, valid: controls.is_empty(), controls, rows }, request)
+    conclude(&Matrix { v: SELFTEST_VERSION, valid: controls.is_empty(), controls, rows }, request)
 }
 
 /// Writes the matrix and says what it comes to: void, survivors, or all found.
-fn conclude(matrix: Matrix, request: &Request) -> Result<Outcome, RunnerError> {
+fn conclude(matrix: &Matrix, request: &Request) -> Result<Outcome, RunnerError> {
     let survivors = matrix.rows.iter().filter(|row| !row.killed).count();
     if let Some(path) = &request.matrix {
-        let text = serde_json::to_string_pretty(&matrix).map_err(|e| RunnerError::Internal(e.to_string()))?;
+        let text = serde_json::to_string_pretty(matrix).map_err(|e| RunnerError::Internal(e.to_string()))?;
         std::fs::write(path, text + "\n")
             .map_err(|error| RunnerError::environment(format!("writing {}: {error}", path.display())))?;
     }

@@ -136,7 +136,7 @@ fn replay(sessions: &Sessions, log: &HostEscrow, asked: BTreeSet<u64>, sheet: &m
                 sheet.witness(about("receipt-without-start", "holds a receipt of unknown inference"));
             }
             (Kind::Finish, None) => {
-                sheet.witness(about("finish-without-start", "finishes unknown inference"))
+                sheet.witness(about("finish-without-start", "finishes unknown inference"));
             }
             (Kind::Validation | Kind::Vote, None) => {
                 sheet.witness(about("validation-of-unknown-inference", "validates unknown inference"));

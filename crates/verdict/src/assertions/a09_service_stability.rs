@@ -60,7 +60,7 @@ fn identities(case: &Case<'_>, planned: &BTreeSet<&str>, sheet: &mut Sheet) {
     let mut metric_starts: BTreeMap<&str, &str> = BTreeMap::new();
     for event in &case.evidence.events {
         let EventKind::ProcessReady { service, pid, start_ticks, .. } = &event.event else { continue };
-        if service == "loadgen" || covers(&planned, service) {
+        if service == "loadgen" || covers(planned, service) {
             continue;
         }
         let identity = (*pid, *start_ticks);

@@ -137,7 +137,7 @@ impl Compose {
             match standing.engine.inspect(id).await {
                 Ok(now) => seen.push(json!({ "service": service, "container": now })),
                 Err(error) => {
-                    missing.push(Missing { what: format!("{service}/inspect"), why: error.to_string() })
+                    missing.push(Missing { what: format!("{service}/inspect"), why: error.to_string() });
                 }
             }
         }

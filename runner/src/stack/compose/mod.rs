@@ -82,6 +82,7 @@ impl std::fmt::Debug for Compose {
 }
 
 /// Failures of the engine are the machine's, with the log of the service that failed.
+#[expect(clippy::needless_pass_by_value, reason = "used as the argument of map_err")]
 pub(crate) fn environment(error: ComposeError) -> RunnerError {
     let log = error.log().to_vec();
     RunnerError::Environment { message: error.to_string(), log }
