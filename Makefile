@@ -23,8 +23,7 @@ scenarios: build
 ## What CI runs after `make check`.
 test:
 	# The same profile with the feature, kept apart: only two crates are compiled twice.
-	$(CARGO) build --locked -p runner -p loadgen -p mocks -p refshard --bins \
-	  --features runner/planted-defects,refshard/planted-defects
+	$(CARGO) build --locked --workspace --bins --features runner/planted-defects,refshard/planted-defects
 	mkdir -p target/defects
 	for program in $(PROGRAMS); do cp target/debug/$$program target/defects/; done
 	$(CARGO) build --locked --workspace --bins
@@ -43,7 +42,8 @@ endif
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --locked -p refshard -p runner --features planted-defects --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets \
+	  --features runner/planted-defects,refshard/planted-defects -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) test --locked -p tests --test tidy
 
