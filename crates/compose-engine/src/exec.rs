@@ -107,7 +107,7 @@ impl<E: Engine, P: Prober> Executor<'_, E, P> {
     /// everything; waits are ended at once.
     pub async fn run(&self, plan: &Plan, standing: Up) -> Result<Up, ComposeError> {
         let (cancel, watched) = watch::channel(false);
-        let until = Instant::now() + self.limits.total;
+        let until = tokio::time::Instant::now() + self.limits.total;
         let shared = Shared { up: Mutex::new(standing), cancel: watched, until };
         let mut waiting: BTreeSet<usize> = (0..plan.steps.len()).collect();
         let mut done: BTreeSet<usize> = BTreeSet::new();
@@ -289,12 +289,12 @@ impl<E: Engine, P: Prober> Executor<'_, E, P> {
         shared: &Shared,
     ) -> Result<(), ComposeError> {
         let id = self.id(service, shared);
-        let until = shared.until.min(Instant::now() + self.limits.wait);
+        let until = shared.until.min(tokio::time::Instant::now() + self.limits.wait);
         let mut cancel = shared.cancel.clone();
         let mut same: Option<((String, String, i64, i64), u32)> = None;
         let needed = if condition.is_some() { 1 } else { self.limits.samples };
         let mut why = String::new();
-        while Instant::now() < until {
+        while tokio::time::Instant::now() < until {
             if *cancel.borrow() {
                 return Ok(());
             }
