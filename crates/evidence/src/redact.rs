@@ -39,13 +39,12 @@ impl Redactor {
     /// with escapes, at any depth (a body inside a log line inside a file).
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if text.contains('\\') {
+            return without_escaped(text, &self.secrets);
+        }
         let mut out = Cow::Borrowed(text);
         for secret in &self.secrets {
-            if out.contains('\\') {
-                if let Some(clean) = without_escaped(&out, secret) {
-                    out = Cow::Owned(clean);
-                }
-            } else if out.contains(secret.as_str()) {
+            if out.contains(secret.as_str()) {
                 out = Cow::Owned(out.replace(secret.as_str(), REDACTED));
             }
         }
@@ -60,10 +59,10 @@ impl Redactor {
                     self.keys(map);
                 }
                 for (key, inner) in map.iter_mut() {
+                    // Below a secret-naming key, other keys may hold secrets too.
+                    self.json(inner);
                     if names_a_secret(key) {
                         blot(inner);
-                    } else {
-                        self.json(inner);
                     }
                 }
             }
@@ -98,100 +97,92 @@ impl Redactor {
     }
 }
 
-/// The text without a secret that may be escaped; `None` when it is not there.
-fn without_escaped(text: &str, secret: &str) -> Option<String> {
-    let mut out = String::new();
-    let (mut kept, mut at) = (0, 0);
-    while at < text.len() {
-        let Some(end) = escaped_match(&text[at..], secret) else {
-            at += text[at..].chars().next().map_or(1, char::len_utf8);
-            continue;
-        };
-        // A backslash before it belongs to its first character: left alone it would spoil what follows.
-        let start = text[kept..at].trim_end_matches('\\').len() + kept;
-        out.push_str(&text[kept..start]);
-        out.push_str(REDACTED);
-        at += end;
-        kept = at;
+/// How often JSON may be wrapped in JSON before a secret in it is no longer looked for.
+const WRAPPED_MAX: usize = 4;
+
+/// A character and the bytes of the written text that stand for it.
+type Read = (char, std::ops::Range<usize>);
+
+/// The text without secrets that may be escaped. Each level of escapes is read in turn, and what stands for a secret
+/// on any of them is replaced whole, so that JSON stays JSON.
+fn without_escaped<'a>(text: &'a str, secrets: &[String]) -> Cow<'a, str> {
+    let mut level: Vec<Read> = text.char_indices().map(|(at, c)| (c, at..at + c.len_utf8())).collect();
+    let mut found = Vec::new();
+    for _ in 0..=WRAPPED_MAX {
+        for secret in secrets {
+            find(&level, secret, &mut found);
+        }
+        let read = unescaped(&level);
+        if read.len() == level.len() {
+            break;
+        }
+        level = read;
     }
-    (kept > 0).then(|| out + &text[kept..])
+    if found.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    found.sort_by_key(|range| range.start);
+    let (mut out, mut kept) = (String::new(), 0);
+    for range in found {
+        if range.start >= kept {
+            out.push_str(&text[kept..range.start]);
+            out.push_str(REDACTED);
+        }
+        kept = kept.max(range.end);
+    }
+    Cow::Owned(out + &text[kept..])
 }
 
-/// Length of the secret at the begin of a text, each of its characters as itself or escaped.
-fn escaped_match(text: &str, secret: &str) -> Option<usize> {
+/// Adds the bytes of each place where the secret stands.
+fn find(level: &[Read], secret: &str, found: &mut Vec<std::ops::Range<usize>>) {
+    let wanted: Vec<char> = secret.chars().collect();
+    for window in level.windows(wanted.len()) {
+        if window.iter().map(|(c, _)| c).eq(&wanted) {
+            found.push(window[0].1.start..window[wanted.len() - 1].1.end);
+        }
+    }
+}
+
+/// Reads one level of JSON escapes. What is no escape stays as it is.
+fn unescaped(level: &[Read]) -> Vec<Read> {
+    let mut out = Vec::with_capacity(level.len());
     let mut at = 0;
-    let mut wanted = secret.chars().peekable();
-    while let Some(next) = wanted.next() {
-        let rest = text.get(at..)?;
-        if next == '\\' {
-            let mut run = 1;
-            while wanted.next_if_eq(&'\\').is_some() {
-                run += 1;
-            }
-            at += backslashes(rest, run)?;
-        } else {
-            at += character(rest, next)?;
-        }
+    while at < level.len() {
+        let (c, len) = escape(&level[at..]).unwrap_or((level[at].0, 1));
+        out.push((c, level[at].1.start..level[at + len - 1].1.end));
+        at += len;
     }
-    Some(at)
+    out
 }
 
-/// Length of so many backslashes in a row. Each may be written as two, as four, or as `\u005c`.
-fn backslashes(text: &str, wanted: usize) -> Option<usize> {
-    let (mut at, mut left) = (0, wanted);
-    while left > 0 {
-        let rest = &text[at..];
-        let run = leading_backslashes(rest);
-        if let Some(len) = code_units(&rest[run..], '\\').filter(|_| run > 0) {
-            at += run + len;
-            left = left.saturating_sub(1 + run / 2);
-        } else if run < left {
-            return None;
-        } else {
-            // The last one of an odd number belongs to the character that follows, unless all stand for themselves.
-            at += if run == left { run } else { run - run % 2 };
-            left = 0;
-        }
-    }
-    Some(at)
-}
-
-fn leading_backslashes(text: &str) -> usize {
-    text.len() - text.trim_start_matches('\\').len()
-}
-
-/// Length of one character as itself or escaped, with any number of backslashes.
-fn character(text: &str, wanted: char) -> Option<usize> {
-    let slashes = leading_backslashes(text);
-    if let Some(len) = code_units(&text[slashes..], wanted).filter(|_| slashes > 0) {
-        return Some(slashes + len);
-    }
-    let next = text[slashes..].chars().next()?;
-    let short = match wanted {
-        '\n' => 'n',
-        '\r' => 'r',
-        '\t' => 't',
-        '\u{8}' => 'b',
-        '\u{c}' => 'f',
-        other => other,
+/// The escape that a text begins with: its character, and its length in characters.
+fn escape(level: &[Read]) -> Option<(char, usize)> {
+    let ('\\', _) = level.first()? else { return None };
+    let short = match level.get(1)?.0 {
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        c @ ('"' | '\\' | '/') => c,
+        'u' => return unicode(level),
+        _ => return None,
     };
-    (next == wanted || (slashes > 0 && next == short)).then(|| slashes + next.len_utf8())
+    Some((short, 2))
 }
 
-/// Length of `uXXXX`, or of a pair of them, when they stand for this character.
-fn code_units(text: &str, wanted: char) -> Option<usize> {
-    let mut units = [0; 2];
-    let mut at = 0;
-    for (number, unit) in wanted.encode_utf16(&mut units).iter().enumerate() {
-        if number > 0 {
-            let slashes = leading_backslashes(&text[at..]);
-            at += (slashes > 0).then_some(slashes)?;
-        }
-        let hex = text[at..].strip_prefix('u')?.get(..4)?;
-        (u16::from_str_radix(hex, 16).ok()? == *unit).then_some(())?;
-        at += 5;
+/// `\uXXXX`, or a pair of them.
+fn unicode(level: &[Read]) -> Option<(char, usize)> {
+    let unit = |at: usize| -> Option<u16> {
+        (level.get(at)?.0 == '\\' && level.get(at + 1)?.0 == 'u').then_some(())?;
+        let hex: String = level.get(at + 2..at + 6)?.iter().map(|(c, _)| c).collect();
+        u16::from_str_radix(&hex, 16).ok()
+    };
+    let units = [unit(0)?, unit(6).unwrap_or_default()];
+    match char::decode_utf16(units).next()? {
+        Ok(c) => Some((c, c.len_utf16() * 6)),
+        Err(_) => None,
     }
-    Some(at)
 }
 
 /// Replaces everything that says something, at any depth.

@@ -28,7 +28,7 @@ pub fn parse(name: &str, text: &str) -> Result<KnownFindings, String> {
 fn with_hint(error: &str) -> String {
     let mut words = error.split('`').skip(1).step_by(2);
     let unknown = ["unknown field", "unknown variant"].iter().any(|kind| error.contains(kind));
-    match words.next().filter(|_| unknown).and_then(|word| nearest(word, words)) {
+    match words.next().filter(|_| unknown).and_then(|word| nearest(word, words.filter(|other| *other != word))) {
         Some(word) => format!("{error}; did you mean {word:?}?"),
         None => error.to_owned(),
     }
