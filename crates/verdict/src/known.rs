@@ -26,9 +26,14 @@ pub fn parse(name: &str, text: &str) -> Result<KnownFindings, String> {
 
 /// Adds the nearest known word to an error about an unknown one.
 fn with_hint(error: &str) -> String {
-    let mut words = error.split('`').skip(1).step_by(2);
-    let unknown = ["unknown field", "unknown variant"].iter().any(|kind| error.contains(kind));
-    match words.next().filter(|_| unknown).and_then(|word| nearest(word, words.filter(|other| *other != word))) {
+    let first = error.lines().next().unwrap_or_default();
+    let unknown = ["unknown field", "unknown variant"].iter().any(|kind| first.contains(kind));
+    let word = first.split('`').nth(1).filter(|_| unknown);
+    // "expected one of a, b, c": the words may stand in backticks or not.
+    let known =
+        first.split_once("expected one of ").or_else(|| first.split_once("expected ")).map(|(_, list)| list);
+    let known = known.unwrap_or_default().split(", ").map(|known| known.trim_matches('`'));
+    match word.and_then(|word| nearest(word, known)) {
         Some(word) => format!("{error}; did you mean {word:?}?"),
         None => error.to_owned(),
     }

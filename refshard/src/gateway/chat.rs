@@ -202,22 +202,24 @@ fn choose(gateway: &Gateway, model: &str) -> Result<Arc<Escrow>, String> {
     let candidates: Vec<_> = gateway.residents().into_iter().filter(|escrow| escrow.model == model).collect();
     let is_high = |escrow: &&Arc<Escrow>| escrow.with_state(crate::state::Session::nonce) >= NONCE_MAX;
     let high = candidates.iter().filter(is_high).count();
-    let open: Vec<_> =
-        candidates.iter().filter(|escrow| escrow.unavailable().is_none() && !is_high(escrow)).collect();
-    let load = |escrow: &Arc<Escrow>| escrow.active_requests.load(Ordering::Acquire);
-    let Some(least) = open.iter().map(|escrow| load(escrow)).min() else {
+    // Loads move while they are looked at: each is read once, so that the least of them is there to be chosen.
+    let open: Vec<(_, &Arc<Escrow>)> = candidates
+        .iter()
+        .filter(|escrow| escrow.unavailable().is_none() && !is_high(escrow))
+        .map(|escrow| (escrow.active_requests.load(Ordering::Acquire), escrow))
+        .collect();
+    let Some(least) = open.iter().map(|(load, _)| *load).min() else {
         let inactive = candidates.len() - high;
         let high = if high > 0 { format!("high_nonce={high}, ") } else { String::new() };
         return Err(format!(
             "no devshard runtimes available for new inferences (skipped: {high}inactive={inactive})"
         ));
     };
-    let idle: Vec<_> = open.into_iter().filter(|escrow| load(escrow) <= least).collect();
+    let idle: Vec<_> = open.into_iter().filter(|(load, _)| *load == least).collect();
     let turn = gateway.turns.fetch_add(1, Ordering::Relaxed);
     let place = usize::try_from(turn % idle.len().max(1) as u64).unwrap_or_default();
-    // Loads move while they are looked at; then any open one will do.
     idle.get(place)
-        .map(|escrow| Arc::clone(escrow))
+        .map(|(_, escrow)| Arc::clone(escrow))
         .ok_or_else(|| "no devshard runtimes available for new inferences".to_owned())
 }
 
