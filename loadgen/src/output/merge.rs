@@ -14,7 +14,7 @@ use crate::result::{Figure, Figures, Metric, RunResult, ScenarioFigures, StageRe
 /// Flags of `merge`.
 #[derive(Clone, Debug, Args)]
 pub struct MergeFlags {
-    /// summary-<ts>.json of every shard.
+    /// `summary-<ts>.json` of every shard.
     #[arg(required = true, num_args = 2.., value_name = "SUMMARY")]
     pub shards: Vec<PathBuf>,
     /// Folder for the files of the merged run.

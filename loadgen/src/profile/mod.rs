@@ -1,4 +1,4 @@
-//! Profiles: the file ([`model`]), what it means ([`resolve`]), and what is said in a conversation ([`content`]).
+//! Profiles: the file (`model`), what it means (`resolve`), and what is said in a conversation (`content`).
 
 pub mod content;
 pub mod model;
