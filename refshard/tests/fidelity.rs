@@ -75,7 +75,6 @@ fn judge(personality: Personality, seen: &[Seen]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-#[ignore = "depends on real time; a busy machine leaves requests running: make prove"]
 async fn july_is_what_was_captured() {
     let seen = replay_all(Personality::July).await;
     judge(Personality::July, &seen);
@@ -83,7 +82,6 @@ async fn july_is_what_was_captured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
-#[ignore = "depends on real time; a busy machine leaves requests running: make prove"]
 async fn intended_differs_where_it_should() {
     let seen = replay_all(Personality::Intended).await;
     judge(Personality::Intended, &seen);

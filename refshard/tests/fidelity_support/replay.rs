@@ -40,10 +40,12 @@ pub struct Case {
     pub settings: &'static str,
     /// Marks for the nodes of single hosts, as in `0:503` or `*:503`.
     pub modes: &'static str,
+    /// The losers of each race go on after the answer and are waited for, as the capture's drain did.
+    pub races_end: bool,
 }
 
 const fn single(name: &'static str) -> Case {
-    Case { name, hosts: 1, drive: Drive::InTurn, settings: "{}", modes: "" }
+    Case { name, hosts: 1, drive: Drive::InTurn, settings: "{}", modes: "", races_end: false }
 }
 
 const fn driven(name: &'static str, drive: Drive) -> Case {
@@ -112,7 +114,7 @@ pub const CASES: &[Case] = &[
     multi("multi-all-ml-503-stream", "*:503"),
     multi("multi-one-ml-503-legacy", "1:503"),
     Case { settings: HYBRID, ..multi("multi-one-ml-503-hybrid", "1:503") },
-    multi("multi-one-ml-slow-first-token-fresh", "2:slowtok=14"),
+    Case { races_end: true, ..multi("multi-one-ml-slow-first-token-fresh", "2:slowtok=14") },
     multi("validation-big-token-ids", ""),
     multi("validation-text-tokens", ""),
     multi("validation-null-logprobs", ""),
@@ -431,6 +433,13 @@ async fn settle(world: &World, case: &Case) {
         }
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
+    if case.races_end {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        while running(world) > 0 {
+            assert!(tokio::time::Instant::now() < deadline, "{}: a race never ends", case.name);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
     if matches!(case.drive, Drive::Deactivate) {
         tokio::time::sleep(Duration::from_millis(200)).await;
         world.post("/v1/admin/devshards/4/activate", json!({})).await;
@@ -439,6 +448,13 @@ async fn settle(world: &World, case: &Case) {
         let (status, _) = world.post("/devshard/3/v1/finalize", json!({})).await;
         assert_eq!(status, 200);
     }
+}
+
+/// Races without an outcome.
+fn running(world: &World) -> i64 {
+    let database = rusqlite::Connection::open(world.directory.path().join("perf.db")).unwrap();
+    let count = "SELECT COUNT(*) FROM request_accounting WHERE outcome = 'running'";
+    database.query_row(count, [], |row| row.get(0)).unwrap()
 }
 
 /// Ids and escrows of the races in order, out of the accounting database: the only way that works with split
