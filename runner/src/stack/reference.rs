@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use evidence::run::Stack;
 use scenario::control::{ChainConfig, ChainEscrow, ChainParams, ChainParticipant, basis_points};
-use scenario::model::Resolved;
+use scenario::model::{Resolved, Storage};
 use scenario::units::Micros;
 
 use crate::clock::random_bytes;
 use crate::error::RunnerError;
+use crate::stack::Choice;
 use crate::stack::embedded::MODEL;
 
 /// Balance of an escrow: far above what any committed plan can spend (contract gateway 6.8).
@@ -44,6 +46,23 @@ impl Identity {
             address: public.address().to_string(),
             pubkey: public.to_base64(),
         })
+    }
+}
+
+/// What runs, where the reference Devshard does.
+#[must_use]
+pub fn about(provider: &str, choice: &Choice, resolved: &Resolved, isolation: &str) -> Stack {
+    let storage = match resolved.scenario.devshard.storage {
+        Storage::Sqlite => "sqlite",
+        Storage::Postgres => "postgres",
+    };
+    Stack {
+        provider: provider.to_owned(),
+        devshard: "reference".to_owned(),
+        personality: Some(choice.personality.clone()),
+        defect: choice.defect.clone(),
+        storage: storage.to_owned(),
+        isolation: isolation.to_owned(),
     }
 }
 

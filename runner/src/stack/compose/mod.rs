@@ -152,18 +152,8 @@ impl Compose {
 
 impl Provider for Compose {
     fn about(&self, resolved: &Resolved) -> Stack {
-        Stack {
-            provider: "compose".to_owned(),
-            devshard: "reference".to_owned(),
-            personality: Some(self.choice.personality.clone()),
-            defect: self.choice.defect.clone(),
-            storage: match resolved.scenario.devshard.storage {
-                Storage::Sqlite => "sqlite".to_owned(),
-                Storage::Postgres => "postgres".to_owned(),
-            },
-            isolation: "containers of one project in a leased subnet; every object carries the run's label"
-                .to_owned(),
-        }
+        let isolation = "containers of one project in a leased subnet; every object carries the run's label";
+        super::reference::about("compose", &self.choice, resolved, isolation)
     }
 
     fn programs(&self, _resolved: &Resolved) -> Vec<&'static str> {

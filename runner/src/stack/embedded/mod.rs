@@ -64,17 +64,8 @@ impl Embedded {
 
 impl Provider for Embedded {
     fn about(&self, resolved: &Resolved) -> Stack {
-        Stack {
-            provider: "embedded".to_owned(),
-            devshard: "reference".to_owned(),
-            personality: Some(self.choice.personality.clone()),
-            defect: self.choice.defect.clone(),
-            storage: match resolved.scenario.devshard.storage {
-                Storage::Sqlite => "sqlite".to_owned(),
-                Storage::Postgres => "postgres".to_owned(),
-            },
-            isolation: "child processes of one guard process, loopback ports chosen by the kernel".to_owned(),
-        }
+        let isolation = "child processes of one guard process, loopback ports chosen by the kernel";
+        super::reference::about("embedded", &self.choice, resolved, isolation)
     }
 
     fn programs(&self, resolved: &Resolved) -> Vec<&'static str> {
