@@ -121,6 +121,8 @@ fn without_escaped<'a>(text: &'a str, secrets: &[String]) -> Cow<'a, str> {
     if found.is_empty() {
         return Cow::Borrowed(text);
     }
+    // A backslash before it belongs to its first character: left alone it would spoil what follows.
+    found.iter_mut().for_each(|range| range.start = text[..range.start].trim_end_matches('\\').len());
     found.sort_by_key(|range| range.start);
     let (mut out, mut kept) = (String::new(), 0);
     for range in found {
