@@ -27,7 +27,7 @@ test:
 	mkdir -p target/defects
 	for program in $(PROGRAMS); do cp target/debug/$$program target/defects/; done
 	$(CARGO) build --locked --workspace --bins
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --no-fail-fast
 
 ## The scenarios of tests/real/ against real builds: DEVSHARD_BIN=DIR with devshardctl and devshardd.
 test-real:
