@@ -19,7 +19,9 @@ use scenario::pipe::LoadLimits;
 use scenario::plan::CancelPoint;
 use scenario::units::Micros;
 
-const LIMIT: Micros = Micros::from_s(5);
+const LIMIT: Micros = Micros::from_s(60);
+/// Longer than any client needs to leave, on a machine however busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn exchange(server: &Server, stream: bool, point: CancelPoint) -> RequestRecord {
     let limits = LoadLimits {
@@ -40,8 +42,9 @@ fn point(phase: CancelPhase, event: u64, after_ms: u64, close: Close) -> CancelP
     CancelPoint { phase, event, after: Micros::from_ms(after_ms), close }
 }
 
-/// A server that sends the pieces with a pause between them, then reports how the client closed.
-fn slow_server(pieces: Vec<String>) -> (Server, mpsc::Receiver<(usize, &'static str)>) {
+/// A server that sends the pieces with a pause between them, then reports how the client closed. Where the client is
+/// to leave it waits for as long as that takes.
+fn slow_server(pieces: Vec<String>, leaves_after: usize) -> (Server, mpsc::Receiver<(usize, &'static str)>) {
     let (report, reports) = mpsc::channel();
     let report = Mutex::new(report);
     let server = Server::start(move |peer| {
@@ -49,7 +52,8 @@ fn slow_server(pieces: Vec<String>) -> (Server, mpsc::Receiver<(usize, &'static 
         let mut sent = 0;
         for piece in &pieces {
             // The client's close is seen in the pause before the next piece.
-            let how = peer.how_closed(Duration::from_millis(60));
+            let pause = if sent == leaves_after { PATIENCE } else { Duration::from_millis(30) };
+            let how = peer.how_closed(pause);
             if how != "open" {
                 let _ = report.lock().unwrap().send((sent, how));
                 return;
@@ -57,7 +61,7 @@ fn slow_server(pieces: Vec<String>) -> (Server, mpsc::Receiver<(usize, &'static 
             peer.send(piece);
             sent += 1;
         }
-        let how = peer.how_closed(Duration::from_millis(500));
+        let how = peer.how_closed(PATIENCE);
         let _ = report.lock().unwrap().send((sent, how));
     });
     (server, reports)
@@ -92,10 +96,10 @@ fn the_server_sees_where_and_how_a_client_leaves() {
         (CancelPhase::FirstContent, 0, false, 2),
     ] {
         for (close, word) in [(Close::Fin, "fin"), (Close::Rst, "rst"), (Close::Clean, "fin")] {
-            let (server, reports) = slow_server(if stream { stream_pieces() } else { json_pieces() });
+            let (server, reports) = slow_server(if stream { stream_pieces() } else { json_pieces() }, pieces);
             let record = exchange(&server, stream, point(phase, event, 0, close));
             let name = format!("{phase:?} {event} stream={stream} {close:?}");
-            assert_eq!(reports.recv_timeout(Duration::from_secs(5)).unwrap(), (pieces, word), "{name}");
+            assert_eq!(reports.recv_timeout(PATIENCE).unwrap(), (pieces, word), "{name}");
             assert_eq!(record.client_class, ClientClass::Cancelled, "{name}");
             let fact = record.cancel.unwrap();
             assert_eq!((fact.phase, fact.close), (phase, close), "{name}");
@@ -140,12 +144,12 @@ fn a_fin_stays_a_fin_although_bytes_are_unread() {
 
 #[test]
 fn a_time_after_the_phase_is_waited_for() {
-    let (server, reports) = slow_server(stream_pieces());
+    let (server, reports) = slow_server(stream_pieces(), 1);
     let record = exchange(&server, true, point(CancelPhase::AfterHeaders, 0, 90, Close::Fin));
-    assert_eq!(reports.recv_timeout(Duration::from_secs(5)).unwrap().1, "fin");
+    assert_eq!(reports.recv_timeout(PATIENCE).unwrap().1, "fin");
     let waited = record.cancel.unwrap().at_us.unwrap() - record.headers_us.unwrap();
-    assert!((90_000..400_000).contains(&waited), "{waited}");
-    let (server, _reports) = slow_server(stream_pieces());
+    assert!((90_000..60_000_000).contains(&waited), "{waited}");
+    let (server, _reports) = slow_server(stream_pieces(), 0);
     let record = exchange(&server, true, point(CancelPhase::BeforeHeaders, 0, 20, Close::Rst));
     assert_eq!(record.client_class, ClientClass::Cancelled);
     assert!(record.headers_us.is_none());
@@ -155,9 +159,9 @@ fn a_time_after_the_phase_is_waited_for() {
 fn a_request_that_ended_first_is_not_cancelled() {
     for (stream, point) in [
         (true, point(CancelPhase::NthEvent, 1_000, 0, Close::Fin)),
-        (true, point(CancelPhase::FirstContent, 0, 2_000, Close::Rst)),
+        (true, point(CancelPhase::FirstContent, 0, 50_000, Close::Rst)),
         (false, point(CancelPhase::NthEvent, 1, 0, Close::Fin)),
-        (false, point(CancelPhase::BeforeHeaders, 0, 2_000, Close::Fin)),
+        (false, point(CancelPhase::BeforeHeaders, 0, 50_000, Close::Fin)),
     ] {
         let server = Server::start(|peer| {
             while let Some(request) = peer.request() {

@@ -196,30 +196,39 @@ fn a_duration_step_ends_in_time_and_the_rest_is_not_offered() {
     else {
         panic!("{lines:?}")
     };
-    assert!((400_000..1_500_000).contains(&(ended_us - started_us)), "{started_us} to {ended_us}");
+    assert!(ended_us - started_us >= 400_000, "{started_us} to {ended_us}");
     assert!(*in_flight_min >= 1, "a duration step holds its concurrency");
     let records = run.conserved(5_000);
     let ok = count(&records, ClientClass::Ok);
     assert_eq!(ok as u64, *released);
-    assert!(ok > 40, "{ok}");
+    assert!(ok >= 4, "{ok}");
     assert_eq!(count(&records, ClientClass::NotOffered), 5_000 - ok);
     assert!(records[ok..].iter().all(|record| record.step.is_none() && record.end_us.is_none()));
     assert!(matches!(lines.last(), Some(LoadgenLine::End { records: 5_000, partial: false, .. })));
 }
 
-/// Starts a long run against a server that answers slowly, and waits until requests are open.
-fn running(delay: Duration) -> (Server, Run, Loadgen) {
+/// A server's delay that no test waits for to its end.
+const FOR_EVER: Duration = Duration::from_secs(120);
+/// What a test may take on a busy machine, far below that.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Starts a long run against a server that answers slowly, and waits until all its users have a request open.
+fn running(delay: Duration, drain: &str) -> (Server, Run, Loadgen) {
     let server = Server::good(delay);
-    let run = Run::new(&server.url(), 2_000, &json!([{"concurrency": 4, "requests": 2_000}]));
+    let mut run = Run::new(&server.url(), 2_000, &json!([{"concurrency": 4, "requests": 2_000}]));
+    run.job["limits"]["drain"] = json!(drain);
+    for limit in ["headers", "first_byte", "idle", "total"] {
+        run.job["limits"][limit] = json!("300s");
+    }
     let mut loadgen = run.start();
     loadgen.say("go 0\n");
-    loadgen.next_of(|line| matches!(line, LoadgenLine::Progress { in_flight: 1.., .. }));
+    loadgen.next_of(|line| matches!(line, LoadgenLine::Progress { in_flight: 4, .. }));
     (server, run, loadgen)
 }
 
 #[test]
 fn stop_waits_for_open_requests_and_ends_in_order() {
-    let (_server, run, mut loadgen) = running(Duration::from_millis(50));
+    let (_server, run, mut loadgen) = running(Duration::from_millis(50), "60s");
     loadgen.say("stop\n");
     let (lines, status) = loadgen.finish();
     assert_eq!(status.code(), Some(0), "the runner asked for it");
@@ -234,13 +243,13 @@ fn stop_waits_for_open_requests_and_ends_in_order() {
 
 #[test]
 fn sigint_cuts_what_is_open_after_the_drain() {
-    let (_server, run, loadgen) = running(Duration::from_millis(1_500));
-    loadgen.signal(rustix::process::Signal::INT);
+    let (_server, run, loadgen) = running(FOR_EVER, "300ms");
     let start = std::time::Instant::now();
+    loadgen.signal(rustix::process::Signal::INT);
     let (lines, status) = loadgen.finish();
     assert_eq!(status.code(), Some(130));
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(250) && took < Duration::from_millis(1_400), "{took:?}");
+    assert!((Duration::from_millis(300)..SOON).contains(&took), "{took:?}");
     assert!(matches!(lines.last(), Some(LoadgenLine::End { partial: true, .. })), "{lines:?}");
     let records = run.conserved(2_000);
     assert_eq!(count(&records, ClientClass::Interrupted), 4, "all that were open");
@@ -248,33 +257,28 @@ fn sigint_cuts_what_is_open_after_the_drain() {
 
 #[test]
 fn a_second_sigint_stops_at_once() {
-    let server = Server::good(Duration::from_secs(5));
-    let mut run = Run::new(&server.url(), 50, &json!([{"concurrency": 4, "requests": 50}]));
-    run.job["limits"]["drain"] = json!("60s");
-    let mut loadgen = run.start();
-    loadgen.say("go 0\n");
-    loadgen.next_of(|line| matches!(line, LoadgenLine::Progress { in_flight: 4, .. }));
+    let (_server, run, loadgen) = running(FOR_EVER, "120s");
     loadgen.signal(rustix::process::Signal::INT);
     std::thread::sleep(Duration::from_millis(100));
     let start = std::time::Instant::now();
     loadgen.signal(rustix::process::Signal::INT);
     let (_, status) = loadgen.finish();
     assert_eq!(status.code(), Some(130));
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    let records = run.conserved(50);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    let records = run.conserved(2_000);
     assert_eq!(count(&records, ClientClass::Interrupted), 4);
-    assert_eq!(count(&records, ClientClass::NotOffered), 46);
+    assert_eq!(count(&records, ClientClass::NotOffered), 1_996);
 }
 
 #[test]
 fn a_runner_that_is_gone_ends_the_load_at_once() {
-    let (_server, run, mut loadgen) = running(Duration::from_millis(1_500));
+    let (_server, run, mut loadgen) = running(FOR_EVER, "300ms");
     drop(loadgen.input.take());
     let start = std::time::Instant::now();
     let (_, status) = loadgen.finish();
     assert_ne!(status.code(), Some(0));
-    assert!(start.elapsed() < Duration::from_millis(1_200), "{:?}", start.elapsed());
-    assert!(count(&run.conserved(2_000), ClientClass::Interrupted) >= 1);
+    assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+    assert_eq!(count(&run.conserved(2_000), ClientClass::Interrupted), 4);
 }
 
 #[test]
@@ -291,10 +295,11 @@ fn a_signal_before_the_first_step_leaves_a_whole_record_file() {
 
 #[test]
 fn kill_leaves_all_records_up_to_the_last_flush() {
-    let (server, run, mut loadgen) = running(Duration::from_millis(2));
-    loadgen.next_of(|line| matches!(line, LoadgenLine::Progress { done: 200.., .. }));
-    std::thread::sleep(Duration::from_millis(250));
-    let done_before = 200;
+    let (server, run, mut loadgen) = running(Duration::from_millis(5), "300ms");
+    // Records reach the file while the run goes on, without anybody asking for it.
+    while std::fs::read_to_string(run.records_path()).unwrap().lines().count() < 100 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     loadgen.child.kill().unwrap();
     loadgen.child.wait().unwrap();
     drop(server);
@@ -302,7 +307,7 @@ fn kill_leaves_all_records_up_to_the_last_flush() {
     // Only the last line may be torn.
     let whole = text.rsplit_once('\n').unwrap().0;
     let records: Vec<RequestRecord> = whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(records.len() >= done_before, "{}", records.len());
+    assert!((100..2_000).contains(&records.len()), "{}", records.len());
 }
 
 #[test]

@@ -59,10 +59,15 @@ fn run_file(command: &str, file: &Path, output: &Path, flags: &[&str]) -> Ran {
     }
 }
 
+/// What a request takes at a server of these tests. One that answers at once would be no target but a mirror: a closed
+/// loop then uses all of its core, and the run is rightly invalid.
+const ANSWER_TIME: Duration = Duration::from_millis(20);
+
 /// Answers as the mock of the specification does.
 fn mock() -> Server {
     Server::start(|peer| {
         while let Some(request) = peer.request() {
+            std::thread::sleep(ANSWER_TIME);
             let answer = if request.is_stream() {
                 sse_answer(SSE_BODY)
             } else {
@@ -87,6 +92,7 @@ fn seen(
         while let Some(request) = peer.request() {
             let body = serde_json::from_slice(&request.body).unwrap();
             let _ = sender.lock().unwrap().send((request.head.clone(), body));
+            std::thread::sleep(ANSWER_TIME);
             if !peer.send(answer(request.number, request.is_stream())) {
                 return;
             }
@@ -137,9 +143,11 @@ fn the_profile_of_the_specification_runs_with_only_target_key_and_durations_chan
     assert!(!ran.text.contains("nvk_placeholder") && !ran.text.contains("sk-test-key-1234"));
 }
 
+/// A profile whose verdict does not depend on how fast the machine is that runs the tests.
 fn base(url: &str) -> Value {
     json!({
         "defaults": {"target": url, "model": "m"}, "live_interval": "0",
+        "health": {"cpu_share": 1, "lateness_p99": "60s"},
         "stages": [{"concurrency": 4, "requests": 40}]
     })
 }
@@ -287,12 +295,13 @@ fn a_stalled_server_shows_in_corrected_latency_only() {
         "the stall is charged to those that had to wait: {}",
         of(Metric::Latency)
     );
-    assert!(of(Metric::Service) < 300_000, "raw service time hides it: {}", of(Metric::Service));
+    let corrected = of(Metric::Latency);
+    assert!(of(Metric::Service) < corrected / 2, "raw service time hides it: {}", of(Metric::Service));
     let counts = &ran.result.total.counts;
     assert!(counts.delayed > 100, "{counts:?}");
     assert!(ran.result.total.distributions.get(Metric::Queue).count() >= counts.delayed);
     // Waiting for the bound is no lateness of the generator.
-    assert!(of(Metric::Lateness) < 300_000, "{}", of(Metric::Lateness));
+    assert!(of(Metric::Lateness) < corrected / 2, "{}", of(Metric::Lateness));
 }
 
 #[test]
@@ -315,6 +324,7 @@ fn the_drop_policy_counts_what_it_does_not_send() {
 fn a_broken_threshold_fails_and_may_stop_the_run() {
     let server = Server::start(|peer| {
         while let Some(request) = peer.request() {
+            std::thread::sleep(ANSWER_TIME);
             let bad = "HTTP/1.1 500 E\r\nContent-Length: 2\r\n\r\n{}";
             let answer = if request.number % 2 == 0 { bad.to_owned() } else { common::good_answer(false) };
             // An instant answer would keep loadgen at the end of its core: such a run is invalid before it is failed.
@@ -336,16 +346,20 @@ fn a_broken_threshold_fails_and_may_stop_the_run() {
     // Inside a stage too.
     profile["stages"] = json!([{"concurrency": 2, "duration": "30s"}]);
     profile["thresholds"] = json!({"error_rate": "0.1", "abort_within": "200ms"});
-    let start = std::time::Instant::now();
     let ran = run("run", &profile, &[]);
-    assert!(start.elapsed() < Duration::from_secs(20), "{}", ran.text);
     assert_eq!(ran.code, Some(1), "{}", ran.text);
+    assert!(ran.result.stages[0].stopped.is_some(), "{}", ran.text);
 }
 
 #[test]
 fn a_run_in_which_everything_fails_is_no_pass() {
     let server = Server::start(|peer| {
-        while peer.request().is_some() && peer.send("HTTP/1.1 503 E\r\nContent-Length: 2\r\n\r\n{}") {}
+        while peer.request().is_some() {
+            std::thread::sleep(ANSWER_TIME);
+            if !peer.send("HTTP/1.1 503 E\r\nContent-Length: 2\r\n\r\n{}") {
+                return;
+            }
+        }
     });
     let ran = run("run", &base(&server.url()), &[]);
     assert_eq!(ran.code, Some(1), "{}", ran.text);
@@ -355,27 +369,30 @@ fn a_run_in_which_everything_fails_is_no_pass() {
 
 #[test]
 fn a_search_finds_the_level_that_a_server_allows() {
-    // Up to 6 at once are fast.
+    // Up to 6 at once are served; the others are refused after the same time. What passes follows from counting alone.
     let open = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let server = Server::start(move |peer| {
         use std::sync::atomic::Ordering::SeqCst;
         while peer.request().is_some() {
             let now = open.fetch_add(1, SeqCst) + 1;
-            std::thread::sleep(Duration::from_millis(if now > 6 { 400 } else { 20 }));
+            std::thread::sleep(Duration::from_millis(40));
             open.fetch_sub(1, SeqCst);
-            if !peer.send(common::good_answer(false)) {
+            let refused = "HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\n{}";
+            let answer = if now > 6 { refused.to_owned() } else { common::good_answer(false) };
+            if !peer.send(answer) {
                 return;
             }
         }
     });
     let mut profile = base(&server.url());
-    profile["thresholds"] = json!({"limits": [{"metric": "latency", "percentile": "p50", "max": "200ms"}]});
+    profile["thresholds"] = json!({"error_rate": "0.02"});
     profile["search"] = json!({"of": "concurrency", "from": 1, "to": 64, "hold": "600ms"});
     let ran = run("search", &profile, &[]);
     let found = ran.result.search.as_ref().unwrap();
     assert_eq!(ran.code, Some(0), "{}", ran.text);
     let highest = found.highest.unwrap();
-    assert!((3..=9).contains(&highest), "{found:?}");
+    // 7 users may by chance never be at the server at once; 6 or fewer are never refused.
+    assert!((6..=7).contains(&highest), "{found:?}");
     assert!(found.lowest_bad.unwrap() > highest, "{found:?}");
     let confirmed = |level| found.runs.iter().filter(|run| run.level == level).count() >= 2;
     assert!(confirmed(highest) && confirmed(found.lowest_bad.unwrap()), "{found:?}");

@@ -66,7 +66,7 @@ fn a_duration_ends_and_cancelled_clients_are_no_failures() {
     assert_eq!(result.status.code(), Some(0), "{result:?}");
     let records = records(dir.path());
     let count = |class| records.iter().filter(|record| record.client_class == class).count();
-    assert!(count(ClientClass::Cancelled) > 10 && count(ClientClass::Ok) > 10);
+    assert!(count(ClientClass::Cancelled) > 0 && count(ClientClass::Ok) > 0);
     assert_eq!(count(ClientClass::Cancelled) + count(ClientClass::Ok), records.len());
     assert!(records.iter().map(|record| record.index).eq(0..records.len() as u64));
 }
