@@ -158,7 +158,8 @@ fn yaml_says_the_same_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("p.yaml");
     let text = format!(
-        "defaults: {{ target: '{}', model: m }}\nlive_interval: \"0\"\nstages:\n  - concurrency: 4\n    requests: 40\n",
+        "defaults: {{ target: '{}', model: m }}\nlive_interval: \"0\"\n\
+         health: {{ cpu_share: 1, lateness_p99: 60s }}\nstages:\n  - concurrency: 4\n    requests: 40\n",
         server.url()
     );
     std::fs::write(&file, text).unwrap();
