@@ -10,6 +10,7 @@ use std::sync::Arc;
 use evidence::redact::Redactor;
 use loadgen::clock::Clock;
 use loadgen::connection::request::HeadTemplate;
+use loadgen::connection::transport::{Options, Transport};
 use loadgen::engine::plan_load::{Parts, PlanLoad};
 use loadgen::engine::reactor::Reactor;
 use loadgen::engine::{KeepAlive, Route, Shared};
@@ -91,6 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let clock = Clock::start();
     let target = Target::resolve(&url)?;
+    let transport = Transport::new(&target, &Options::default())?;
     let head = HeadTemplate::new(&target, None);
     let (writer, _failed) = RecordWriter::open(&folder.join("requests.jsonl"), Overflow::Wait)?;
     let halt = Arc::new(Halt::default());
@@ -103,7 +105,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         halt: Arc::clone(&halt),
         observer: Box::new(|_| {}),
     });
-    let route = Route { target, head, protocol: &OpenAiChat, limits, keep: KeepAlive::Reuse };
+    let route = Route { target, head, protocol: &OpenAiChat, limits, keep: KeepAlive::Reuse, transport };
     let mut reactor =
         Reactor::new(clock, Shared { routes: vec![route], redactor: Redactor::default() }, false)?;
     let step = Step { concurrency: connections, requests: Some(requests), duration: None };

@@ -24,6 +24,10 @@ pub enum Failure {
     BodyCut(String),
     /// HTTP that breaks its grammar.
     BadHttp(String),
+    /// The name of the target does not resolve.
+    NoName(String),
+    /// TLS was not agreed on.
+    NoTls(String),
     /// No local port left.
     NoPorts,
     /// No file descriptor left.
@@ -179,6 +183,8 @@ fn of_failure(failure: &Failure) -> Option<(ClientClass, String)> {
             say(ClientClass::ConnectionLost, &format!("the connection ended before the headers: {why}"))
         }
         Failure::BadHttp(why) => say(ClientClass::Malformed, why),
+        Failure::NoName(why) => say(ClientClass::DnsFailed, why),
+        Failure::NoTls(why) => say(ClientClass::TlsFailed, &format!("no TLS: {why}")),
         Failure::NoPorts => say(
             ClientClass::GeneratorPorts,
             "no local port left; lower the rate of new connections or widen net.ipv4.ip_local_port_range",

@@ -16,6 +16,7 @@ use tokio::task::LocalSet;
 use crate::body;
 use crate::clock::Clock;
 use crate::connection::request::{ClientKey, HeadTemplate};
+use crate::connection::transport::{Options, Transport};
 use crate::engine::plan_load::Parts;
 use crate::engine::plan_thread::PlanThread;
 use crate::engine::{KeepAlive, Route, Shared};
@@ -75,7 +76,9 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
         halt: Arc::clone(&halt),
         observer: Box::new(move |line| observer.progress(line)),
     };
-    let route = Route { target, head, protocol: &OpenAiChat, limits: job.limits, keep: KeepAlive::Reuse };
+    let transport = Transport::new(&target, &Options::default())?;
+    let (limits, keep) = (job.limits, KeepAlive::Reuse);
+    let route = Route { target, head, protocol: &OpenAiChat, limits, keep, transport };
     let engine = PlanThread::start(parts, Shared { routes: vec![route], redactor })?;
     let ready = LoadgenLine::Ready {
         v: PIPE_VERSION,

@@ -21,6 +21,7 @@ use tokio::task::LocalSet;
 use crate::body;
 use crate::clock::Clock;
 use crate::connection::request::{ClientKey, HeadTemplate, KEY_VARIABLE};
+use crate::connection::transport::{Http, Options, Transport};
 use crate::engine::plan_load::Parts;
 use crate::engine::plan_thread::PlanThread;
 use crate::engine::{KeepAlive, Route, Shared};
@@ -46,7 +47,7 @@ const DRAIN_LIMIT: Micros = Micros::from_s(10);
 /// Flags of the standalone mode.
 #[derive(Clone, Debug, Args)]
 pub struct Flags {
-    /// Base URL of the gateway, http://host:port; /v1/chat/completions below it is called.
+    /// Base URL of the gateway, http://host:port or https://…; /v1/chat/completions below it is called.
     #[arg(long, value_name = "URL")]
     pub gateway_url: String,
     /// Requests in flight at the same time.
@@ -92,6 +93,15 @@ pub struct Flags {
     /// Model name sent.
     #[arg(long, value_name = "NAME")]
     pub model: String,
+    /// Version of HTTP: auto, 1.1 or 2 (by prior knowledge to http://).
+    #[arg(long, value_name = "VERSION", value_parser = Http::parse, default_value = "auto")]
+    pub http: Http,
+    /// PEM file with root certificates beside those of the system.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Believe any certificate; the summary says so.
+    #[arg(long)]
+    pub insecure: bool,
 }
 
 fn phase(text: &str) -> Result<CancelPhase, String> {
@@ -152,7 +162,11 @@ fn try_run(flags: &Flags) -> Result<Outcome, LoadgenError> {
         halt: Arc::clone(&halt),
         observer: Box::new(report),
     };
-    let route = Route { target, head, protocol: &OpenAiChat, limits: limits(flags), keep: KeepAlive::Reuse };
+    let options =
+        Options { http: flags.http, ca: flags.ca.clone(), insecure: flags.insecure, ..Options::default() };
+    let transport = Transport::new(&target, &options)?;
+    let (limits, keep) = (limits(flags), KeepAlive::Reuse);
+    let route = Route { target, head, protocol: &OpenAiChat, limits, keep, transport };
     let engine = PlanThread::start(parts, Shared { routes: vec![route], redactor })?;
     if key.is_none() {
         eprintln!("loadgen: no client key ({KEY_VARIABLE} is not set)");
@@ -161,7 +175,10 @@ fn try_run(flags: &Flags) -> Result<Outcome, LoadgenError> {
     if let Some(message) = written.error {
         return Err(LoadgenError::Environment(message));
     }
-    let text = summary::text(&tally, clock.now_us(), halt.is_stopped());
+    let mut text = summary::text(&tally, clock.now_us(), halt.is_stopped());
+    if flags.insecure {
+        text.insert_str(0, "CERTIFICATES WERE NOT CHECKED (--insecure): who answered is not known\n");
+    }
     print!("{text}");
     let path = flags.output.join(SUMMARY_FILE);
     std::fs::write(&path, &text)

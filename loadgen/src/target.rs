@@ -1,20 +1,30 @@
-//! Where requests go: the gateway's base URL, taken apart and resolved once.
+//! Where requests go: the gateway's URL, taken apart, and its addresses.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use http::Uri;
 
+use crate::clock::Clock;
 use crate::error::LoadgenError;
 
 /// The only path that is called, below the base URL (design section 10).
 const CHAT_PATH: &str = "/v1/chat/completions";
 const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
 /// A gateway as the hot path needs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Addresses in the resolver's order; at least one.
+    /// Addresses in the resolver's order; none before the first resolution.
     pub addresses: Vec<SocketAddr>,
+    /// What resolving took, microseconds.
+    pub resolve_us: u64,
+    /// Host without brackets or port.
+    pub name: String,
+    /// Port.
+    pub port: u16,
+    /// TLS.
+    pub secure: bool,
     /// Value of the `Host` header.
     pub host: String,
     /// Path of the chat call.
@@ -25,39 +35,71 @@ impl Target {
     /// Reads a base URL and resolves its host once; no proxy variable is looked at.
     ///
     /// # Errors
-    /// Usage for anything but a plain `http://host[:port][/path]`, environment when the name does not resolve.
+    /// Usage for anything but `http[s]://host[:port][/path]`, environment when the name does not resolve.
     pub fn resolve(base_url: &str) -> Result<Self, LoadgenError> {
-        let (host, port, path) = take_apart(base_url)?;
-        Self::at(host, port, format!("{}{CHAT_PATH}", path.trim_end_matches('/')))
+        let url = take_apart(base_url)?;
+        let path = format!("{}{CHAT_PATH}", url.path.trim_end_matches('/'));
+        Self::at(url, path).resolved()
     }
 
-    /// Reads the URL of a call; one without a path gets `default_path`.
+    /// Reads the URL of a call; one without a path gets `default_path`. Its name is not resolved yet.
     ///
     /// # Errors
-    /// As [`Target::resolve`].
+    /// Usage as [`Target::resolve`].
     pub fn of_call(url: &str, default_path: &str) -> Result<Self, LoadgenError> {
-        let (host, port, path) = take_apart(url)?;
-        Self::at(host, port, if path.len() <= 1 { default_path.to_owned() } else { path })
+        let url = take_apart(url)?;
+        let path = if url.path.len() <= 1 { default_path.to_owned() } else { url.path.clone() };
+        Ok(Self::at(url, path))
     }
 
-    fn at(host: String, port: u16, path: String) -> Result<Self, LoadgenError> {
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let addresses: Vec<SocketAddr> = (bare, port)
-            .to_socket_addrs()
-            .map_err(|error| {
-                LoadgenError::Environment(format!("gateway host {bare:?} does not resolve: {error}"))
-            })?
-            .collect();
-        if addresses.is_empty() {
-            return Err(LoadgenError::Environment(format!("gateway host {bare:?} has no address")));
-        }
-        let host = if port == HTTP_PORT { host } else { format!("{host}:{port}") };
-        Ok(Self { addresses, host, path })
+    fn at(url: Url, path: String) -> Self {
+        let name = url.host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let usual = if url.secure { HTTPS_PORT } else { HTTP_PORT };
+        let host = if url.port == usual { url.host } else { format!("{}:{}", url.host, url.port) };
+        Self { name, port: url.port, secure: url.secure, host, path, ..Self::default() }
+    }
+
+    /// The same with its addresses.
+    ///
+    /// # Errors
+    /// Environment when the name does not resolve.
+    pub fn resolved(mut self) -> Result<Self, LoadgenError> {
+        let start = Clock::start();
+        self.addresses = look_up(&self.name, self.port).map_err(LoadgenError::Environment)?;
+        self.resolve_us = start.now_us();
+        Ok(self)
     }
 }
 
-/// Host, port and path of a URL.
-fn take_apart(base_url: &str) -> Result<(String, u16, String), LoadgenError> {
+/// All addresses of a name; no proxy variable is looked at. May wait for the resolver.
+///
+/// # Errors
+/// Why there is none.
+pub fn look_up(name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+    let found = (name, port)
+        .to_socket_addrs()
+        .map_err(|error| format!("gateway host {name:?} does not resolve: {error}"))?;
+    // The resolver may give an address once for each of its own sources.
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() {
+        return Err(format!("gateway host {name:?} has no address"));
+    }
+    Ok(addresses)
+}
+
+struct Url {
+    secure: bool,
+    host: String,
+    port: u16,
+    path: String,
+}
+
+fn take_apart(base_url: &str) -> Result<Url, LoadgenError> {
     let bad = |why: &str| {
         // A password in a URL must not reach the terminal, so the URL is shown without its user part.
         let shown = match (base_url.find("://"), base_url.rfind('@')) {
@@ -68,13 +110,12 @@ fn take_apart(base_url: &str) -> Result<(String, u16, String), LoadgenError> {
         };
         LoadgenError::Usage(format!("gateway URL {shown:?}: {why}"))
     };
-    if base_url.starts_with("https:") {
-        return Err(bad("https is not supported; give the http:// address of the gateway"));
-    }
     let uri: Uri = base_url.parse().map_err(|_| bad("not a URL; write http://host:port"))?;
-    if uri.scheme_str() != Some("http") {
-        return Err(bad("write http://host:port"));
-    }
+    let secure = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err(bad("write http://host:port or https://host:port")),
+    };
     let authority = uri.authority().ok_or_else(|| bad("no host"))?;
     if authority.as_str().contains('@') {
         return Err(bad("no user or password here; a key comes in PROOFLOAD_CLIENT_KEY"));
@@ -88,9 +129,15 @@ fn take_apart(base_url: &str) -> Result<(String, u16, String), LoadgenError> {
     let port = match (authority.port_u16(), authority.as_str().len() > authority.host().len()) {
         (Some(0), _) | (None, true) => return Err(bad("the port is a number from 1 to 65535")),
         (Some(port), _) => port,
-        (None, false) => HTTP_PORT,
+        (None, false) => {
+            if secure {
+                HTTPS_PORT
+            } else {
+                HTTP_PORT
+            }
+        }
     };
-    Ok((authority.host().to_owned(), port, uri.path().to_owned()))
+    Ok(Url { secure, host: authority.host().to_owned(), port, path: uri.path().to_owned() })
 }
 
 #[cfg(test)]
@@ -104,6 +151,8 @@ mod tests {
             ("http://127.0.0.1:8081/", "127.0.0.1:8081", "/v1/chat/completions"),
             ("http://127.0.0.1/devshard/7", "127.0.0.1", "/devshard/7/v1/chat/completions"),
             ("http://[::1]:99", "[::1]:99", "/v1/chat/completions"),
+            ("https://127.0.0.1", "127.0.0.1", "/v1/chat/completions"),
+            ("https://127.0.0.1:80", "127.0.0.1:80", "/v1/chat/completions"),
         ] {
             let target = Target::resolve(url).unwrap();
             assert_eq!((target.host.as_str(), target.path.as_str()), (host, path), "{url}");
@@ -114,7 +163,6 @@ mod tests {
     #[test]
     fn other_urls_are_usage_errors() {
         for url in [
-            "https://127.0.0.1:1",
             "127.0.0.1:8081",
             "http://",
             "http://:80",

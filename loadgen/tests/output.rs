@@ -118,6 +118,7 @@ fn blank(shard: &str) -> RunResult {
             .to_vec(),
         total: Figures::default(),
         over_time: OverTime::default(),
+        wires: Wires::default(),
         health: Health { cpu_us: 4_000_000, wall_us: 40_000_000, threads: 1, ..Health::default() },
         thresholds: vec![threshold("latency p95", None, 90_000.0), threshold("error_rate", Some(0), 0.05)],
         search: None,
@@ -230,6 +231,27 @@ fn files_are_written_and_the_summary_is_read_back() {
         std::fs::write(&paths[0], newer).unwrap();
         assert!(read_summary(&paths[0]).unwrap_err().to_string().contains("format version 9"));
     }
+}
+
+#[test]
+fn every_report_says_that_certificates_were_not_checked() {
+    let mut result = sample();
+    let writers = |result: &RunResult| {
+        [text(result), html(result), junit(result), prometheus(result), csv(result), summary_json(result)]
+    };
+    let word = |text: &String| {
+        text.contains("CERTIFICATES WERE NOT CHECKED")
+            || text
+                .contains("certificates_unchecked{profile=\"=profile, \\\"quoted\\\" <b>\",scenario=\"\"} 1")
+            || text.contains(",true,")
+            || text.contains("\"insecure\": true")
+    };
+    let silent: Vec<bool> = writers(&result).iter().map(word).collect();
+    result.wires.insecure = true;
+    let said: Vec<bool> = writers(&result).iter().map(word).collect();
+    assert_eq!((silent, said), (vec![false; 6], vec![true; 6]));
+    let both = compare(&[result.clone()], &[result], &flags()).unwrap();
+    assert!(both.allowed[0].contains("CERTIFICATES WERE NOT CHECKED"), "{:?}", both.allowed);
 }
 
 /// Fields of RFC 4180, read by the rules of the RFC and not by those of the writer.

@@ -338,9 +338,9 @@ fn what_can_not_be_run_is_refused_before_ready() {
             run.job["plan"] = json!("/no-such-plan");
             run
         }),
-        ("https", 2, {
+        ("ftp", 2, {
             let mut run = good(step());
-            run.job["gateway_url"] = json!("https://127.0.0.1:9");
+            run.job["gateway_url"] = json!("ftp://127.0.0.1:9");
             run
         }),
         ("hard limit", 2, good(json!([{"concurrency": 4_000_000_000_u32, "requests": 3}]))),

@@ -10,10 +10,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use common::secure::{Certified, Http2, Say};
 use common::{JSON_BODY, SSE_BODY, Server, json_answer, sse_answer};
 use evidence::exit::Outcome;
 use evidence::record::ClientClass;
 use loadgen::connection::request::KEY_VARIABLE;
+use loadgen::connection::transport::Http;
 use loadgen::engine::turn_record::TurnRecord;
 use loadgen::result::{Figure, Metric, RunResult};
 use serde_json::{Value, json};
@@ -245,6 +247,35 @@ fn turns_feed_the_answer_back_and_carry_marker_and_header() {
     assert_eq!(ids(&ran).len(), 2);
     assert_eq!(ids(&ran), ids(&run("run", &profile, &[])));
     assert_ne!(ids(&ran), ids(&run("run", &profile, &["--seed", "7"])));
+}
+
+#[test]
+fn a_profile_runs_over_tls_and_says_when_nobody_checked_who_answers() {
+    let certified = Certified::new("localhost");
+    let server = Http2::start_secure(&certified, Some(50), |_| Say::After(ANSWER_TIME));
+    let mut profile = base(&server.url());
+    profile["scenarios"] = json!([{"name": "json"}, {"name": "sse", "stream": true}]);
+    let closed = profile["stages"].clone();
+    profile["stages"] = json!([{"rate": 20, "duration": "500ms"}]);
+    let ran = run("run", &profile, &[]);
+    profile["stages"] = closed;
+    assert_eq!(ran.code, Some(1), "a certificate that nobody vouches for: {}", ran.text);
+    assert!(ran.records.iter().all(|record| record.class == ClientClass::TlsFailed), "{}", ran.text);
+    for (flags, insecure) in
+        [(vec!["--ca", certified.ca().to_str().unwrap()], false), (vec!["--insecure"], true)]
+    {
+        let ran = run("run", &profile, &flags);
+        assert_eq!(ran.code, Some(0), "{}", ran.text);
+        assert_eq!(ran.text.contains("CERTIFICATES WERE NOT CHECKED"), insecure, "{}", ran.text);
+        let wires = &ran.result.wires;
+        // A route is a scenario, with connections of its own.
+        assert_eq!((wires.http2_connections, wires.tls_handshakes, wires.http1_connections), (2, 2, 0));
+        assert_eq!((wires.insecure, wires.streams_granted_min), (insecure, Some(50)));
+        assert_eq!(ran.result.total.distributions.get(Metric::Tls).count(), 2);
+        assert_eq!(ran.records.iter().filter(|record| record.tls_us.is_some()).count(), 2);
+        assert!(ran.records.iter().all(|record| record.http == Some(Http::Two)));
+        assert!(ran.text.contains("granted 50"), "{}", ran.text);
+    }
 }
 
 #[test]

@@ -96,9 +96,9 @@ fn exit_codes_tell_failure_from_misuse() {
         let result = loadgen(&failing.url(), &dir.path().join("b"), flags);
         assert_eq!(result.status.code(), Some(2), "{flags:?}: {result:?}");
     }
-    let result = loadgen("https://127.0.0.1:1", &dir.path().join("c"), &["--requests", "1"]);
+    let result = loadgen("ftp://127.0.0.1:1", &dir.path().join("c"), &["--requests", "1"]);
     assert_eq!(result.status.code(), Some(2));
-    assert!(String::from_utf8(result.stderr).unwrap().contains("https is not supported"));
+    assert!(String::from_utf8(result.stderr).unwrap().contains("write http://host:port"));
     let nothing = Command::new(env!("CARGO_BIN_EXE_loadgen")).output().unwrap();
     assert_eq!(nothing.status.code(), Some(2));
     let both =

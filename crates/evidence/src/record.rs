@@ -38,6 +38,10 @@ pub enum ClientClass {
     TotalTimeout,
     /// Nobody listens.
     ConnectRefused,
+    /// The name of the gateway does not resolve.
+    DnsFailed,
+    /// TLS was not agreed on: certificate, version or protocol.
+    TlsFailed,
     /// Closed or reset before a complete answer, with no complete headers.
     ConnectionLost,
     /// Cut at its own cancel point.

@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn a_request_is_one_buffer() {
         let target = Target {
-            addresses: Vec::new(),
             host: "127.0.0.1:8081".to_owned(),
             path: "/v1/chat/completions".to_owned(),
+            ..Target::default()
         };
         let key = ClientKey::new("sk-test-1234".to_owned()).unwrap();
         assert_eq!(format!("{key:?}"), "ClientKey(…)");

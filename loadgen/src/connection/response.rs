@@ -248,7 +248,8 @@ fn content_length(value: &[u8]) -> Option<u64> {
     if digits { std::str::from_utf8(value).ok()?.parse().ok() } else { None }
 }
 
-fn bounded(value: &[u8]) -> String {
+/// A header value for a record.
+pub(super) fn bounded(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     text[..text.floor_char_boundary(VALUE_BYTES_MAX)].to_owned()
 }

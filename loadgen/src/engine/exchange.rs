@@ -9,6 +9,7 @@ use crate::answer::{self, Answer};
 use crate::cancel::{CancelWatch, Progress, Step};
 use crate::checks;
 use crate::classify::{self, Failure, Seen, Stage};
+use crate::connection::http2::Broken;
 use crate::connection::response::{Framing, Head, HeadReader, Piece};
 use crate::connection::timeouts::{Deadlines, Expiry, Phase};
 
@@ -51,6 +52,8 @@ pub struct Exchange {
     connect_start_us: u64,
     connected_us: u64,
     tls_us: Option<u64>,
+    dns_us: Option<u64>,
+    http2: bool,
     cancel_reached_us: Option<u64>,
     /// Instant of the last read.
     last_us: u64,
@@ -73,6 +76,8 @@ impl Exchange {
             connect_start_us: 0,
             connected_us: 0,
             tls_us: None,
+            dns_us: None,
+            http2: false,
             cancel_reached_us: None,
             last_us: released_us,
             work,
@@ -114,6 +119,18 @@ impl Exchange {
         self.connect_start_us = now_us;
         self.was_kept = false;
         self.deadlines.enter(Phase::Connect, now_us.saturating_add(route.limits.connect.us()));
+    }
+
+    /// It waits for a connection that another request has begun.
+    pub fn on_wait(&mut self, route: &Route, now_us: u64) {
+        self.start_us.get_or_insert(now_us);
+        self.was_kept = false;
+        self.deadlines.enter(Phase::Connect, now_us.saturating_add(route.limits.connect.us()));
+    }
+
+    /// The name of the target was resolved for it.
+    pub fn on_resolved(&mut self, took_us: u64) {
+        self.dns_us = Some(took_us);
     }
 
     /// The connection stands.
@@ -214,6 +231,55 @@ impl Exchange {
             Reading::Head(_) => Flow::Failed(Failure::of_io(error, Stage::Head)),
             Reading::Body(_) => Flow::Failed(Failure::of_io(error, Stage::Body)),
         }
+    }
+
+    /// Headers of an HTTP/2 stream.
+    pub fn on_stream_head(&mut self, route: &Route, head: Head, now_us: u64) -> Flow {
+        self.last_us = now_us;
+        self.on_head(route, head)
+    }
+
+    /// A part of the body of an HTTP/2 stream.
+    pub fn on_stream_data(
+        &mut self,
+        route: &Route,
+        data: &[u8],
+        now_us: u64,
+        on_gap: &mut dyn FnMut(u64),
+    ) -> Flow {
+        let flow = self.on_data(data, now_us, on_gap);
+        if flow != Flow::More {
+            return flow;
+        }
+        self.deadlines.enter(Phase::Idle, now_us.saturating_add(route.limits.idle.us()));
+        self.overdue()
+    }
+
+    /// The end of an HTTP/2 stream.
+    pub fn on_stream_end(&mut self, now_us: u64) -> Flow {
+        self.last_us = now_us;
+        self.body_complete = true;
+        Flow::Done { keep: true }
+    }
+
+    /// An HTTP/2 stream that ended early.
+    pub fn on_broken(&mut self, broken: &Broken) -> Flow {
+        match &self.reading {
+            Reading::Head(_) => {
+                // Once more only where the peer can't have begun, as with a kept connection of HTTP/1.1.
+                let untouched = broken.unprocessed || (self.was_kept && broken.connection_died);
+                if untouched && !self.is_second_try() {
+                    return Flow::Stale;
+                }
+                Flow::Failed(Failure::Lost(broken.why.clone()))
+            }
+            Reading::Body(_) => Flow::Failed(Failure::BodyCut(broken.why.clone())),
+        }
+    }
+
+    /// It travels as an HTTP/2 stream.
+    pub fn on_stream(&mut self) {
+        self.http2 = true;
     }
 
     /// Takes back the state of a first try on a stale connection.
@@ -345,6 +411,8 @@ impl Exchange {
             output_events: finished.output_events,
             start_us: self.start_us,
             tls_us: self.tls_us,
+            dns_us: self.dns_us,
+            http2: self.http2,
             cancel_reached_us: self.cancel_reached_us,
         }
     }

@@ -100,7 +100,7 @@ pub fn add(figures: &mut Figures, ended: &Ended, context: Context<'_>) {
     }
     if let Some(connect_us) = record.connect_us {
         put(Metric::Connect, Some(0), Some(connect_us));
-        put(Metric::Dns, Some(0), Some(0));
+        put(Metric::Dns, Some(0), Some(ended.dns_us.unwrap_or_default()));
         put(Metric::Tls, Some(0), ended.tls_us);
     }
     match record.client_class {

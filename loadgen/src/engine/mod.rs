@@ -11,6 +11,7 @@ pub mod plan_thread;
 pub mod poller;
 pub mod profile_load;
 pub mod reactor;
+pub mod resolver;
 pub mod slab;
 pub mod spare;
 pub mod stage;
@@ -25,6 +26,7 @@ use scenario::plan::CancelPoint;
 
 use crate::checks::Check;
 use crate::connection::request::HeadTemplate;
+use crate::connection::transport::Transport;
 use crate::engine::spare::Spare;
 use crate::protocol::Protocol;
 use crate::target::Target;
@@ -42,6 +44,8 @@ pub struct Route {
     pub limits: LoadLimits,
     /// How long a connection is kept.
     pub keep: KeepAlive,
+    /// How connections are made.
+    pub transport: Transport,
 }
 
 /// How long a connection is used.
@@ -90,6 +94,10 @@ pub struct Ended {
     pub start_us: Option<u64>,
     /// Time of the TLS handshake, when there was one.
     pub tls_us: Option<u64>,
+    /// Time of the resolver, when the name was resolved for this request.
+    pub dns_us: Option<u64>,
+    /// It travelled as an HTTP/2 stream.
+    pub http2: bool,
     /// When the cancel point was reached.
     pub cancel_reached_us: Option<u64>,
 }

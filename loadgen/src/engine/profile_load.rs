@@ -26,7 +26,7 @@ use crate::profile::content::Place;
 use crate::profile::resolve::{Kind, StagePlan};
 use crate::profile::weights;
 use crate::record_writer::{RecordWriter, Written};
-use crate::result::{OverTime, SearchResult};
+use crate::result::{OverTime, SearchResult, Wires};
 use crate::terminal;
 
 /// Longest time between two looks at what runs by time.
@@ -119,6 +119,8 @@ pub struct Outcome {
     pub rss_max_bytes: u64,
     /// Turns of the event loops.
     pub loop_turn: Histogram,
+    /// Connections of the event loops.
+    pub wires: Wires,
     /// Who decided between stages.
     pub director: Option<Box<dyn Director + Send>>,
 }
@@ -165,6 +167,7 @@ impl ProfileLoad {
             written: self.parts.writer.close()?,
             rss_max_bytes: self.rss_max_bytes,
             loop_turn: Histogram::new(),
+            wires: Wires::default(),
             director: self.parts.director,
         })
     }
@@ -371,6 +374,8 @@ impl ProfileLoad {
             output_events: 0,
             start_us: None,
             tls_us: None,
+            dns_us: None,
+            http2: false,
             cancel_reached_us: None,
         };
         self.parts.writer.write(&TurnRecord::new(place, ended), now_us);

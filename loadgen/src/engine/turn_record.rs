@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Ended;
+use crate::connection::transport::Http;
 
 /// Format version.
 pub const TURN_VERSION: u32 = 1;
@@ -73,6 +74,9 @@ pub struct TurnRecord {
     pub tls_us: Option<u64>,
     /// First to last byte of the body.
     pub transfer_us: Option<u64>,
+    /// Version of HTTP that it travelled over; null when it was never sent.
+    #[serde(default)]
+    pub http: Option<Http>,
     /// HTTP status.
     pub status: Option<u16>,
     /// Prompt tokens by usage.
@@ -132,10 +136,11 @@ impl TurnRecord {
             first_byte_us: since(record.sent_us, record.first_byte_us),
             first_reasoning_us: since(record.planned_us, record.first_reasoning_us),
             tpot_us,
-            dns_us: connected.then_some(0),
+            dns_us: ended.dns_us.or(connected.then_some(0)),
             connect_us: record.connect_us,
             tls_us: ended.tls_us,
             transfer_us: since(record.first_byte_us, record.end_us),
+            http: ended.start_us.map(|_| if ended.http2 { Http::Two } else { Http::One }),
             status: record.status,
             prompt_tokens: record.tokens.and_then(|tokens| tokens.prompt),
             completion_tokens: record.tokens.map(|tokens| tokens.completion),

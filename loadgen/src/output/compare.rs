@@ -233,6 +233,9 @@ fn refuse<'a>(
                 (false, _) => {}
             }
         }
+        if run.wires.insecure {
+            allowed.push(format!("run {} ({}): {}", run.run.stamp, run.run.name, super::show::INSECURE));
+        }
     }
     Ok(allowed)
 }

@@ -36,6 +36,7 @@ pub fn heads() -> Vec<String> {
         "in_flight_max",
         "passed",
         "stopped",
+        "certificates_unchecked",
     ];
     let mut heads: Vec<String> = fixed.map(str::to_owned).to_vec();
     heads.extend(Figure::ALL.iter().map(|figure| {
@@ -83,6 +84,7 @@ fn fields(result: &RunResult, stage: &StageResult) -> Vec<String> {
         whole(stage.in_flight_max),
         stage.passed.map(|passed| passed.to_string()).unwrap_or_default(),
         stage.stopped.as_deref().map(text).unwrap_or_default(),
+        result.wires.insecure.to_string(),
     ];
     fields
         .extend(Figure::ALL.iter().map(|figure| stage.total.value(*figure).map(number).unwrap_or_default()));

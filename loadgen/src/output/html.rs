@@ -64,6 +64,11 @@ fn head(result: &RunResult) -> String {
         verdict.reasons.iter().map(|reason| format!("<li>{}</li>", escape(reason))).collect();
     let reasons =
         if reasons.is_empty() { reasons } else { format!("<ul class=\"reasons {tone}\">{reasons}</ul>") };
+    let insecure = if result.wires.insecure {
+        format!("<ul class=\"reasons bad\"><li>{}</li></ul>", super::show::INSECURE)
+    } else {
+        String::new()
+    };
     let notes: String =
         run.notes.iter().map(|note| format!("<p class=\"about\">{}</p>", escape(note))).collect();
     let total = &result.total;
@@ -85,7 +90,7 @@ fn head(result: &RunResult) -> String {
         .collect();
     format!(
         "<header>\n<div class=\"head\"><h1>{}</h1><div class=\"verdict {tone}\">{word} <small>exit {}</small></div></div>\n\
-         <p class=\"about\">{}, seed {}, begun {}, {} long</p>\n{partial}{notes}{reasons}\n<dl class=\"figures\">{figures}</dl>\n</header>\n",
+         <p class=\"about\">{}, seed {}, begun {}, {} long</p>\n{insecure}{partial}{notes}{reasons}\n<dl class=\"figures\">{figures}</dl>\n</header>\n",
         escape(&run.name),
         verdict.outcome.code(),
         escape(&run.targets.join(", ")),
@@ -214,6 +219,7 @@ fn generator(result: &RunResult) -> String {
         "loop turn",
         format!("p99 {}, max {}", percentile(turn, Percentile::P99), units::span_or_none(turn.max_us())),
     );
+    super::show::wires(result).into_iter().for_each(|(name, text)| put(name, text));
     put(
         "records",
         format!("{} written, {} lost", units::count(run.records), units::count(run.records_dropped)),

@@ -136,6 +136,7 @@ fn add(whole: &mut RunResult, shard: RunResult) -> Result<(), String> {
     whole.stages.sort_by_key(|stage| stage.index);
     whole.over_time.merge(&shard.over_time);
     whole.health.merge(&shard.health);
+    whole.wires.merge(&shard.wires);
     for theirs in shard.thresholds {
         if !whole.thresholds.iter().any(|own| same_threshold(own, &theirs)) {
             whole.thresholds.push(theirs);

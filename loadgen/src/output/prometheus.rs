@@ -66,6 +66,12 @@ fn of_run(out: &mut String, result: &RunResult) {
         "1 when the run was stopped early",
         &one(f64::from(u8::from(result.run.partial))),
     );
+    let wires = &result.wires;
+    let unchecked = f64::from(u8::from(wires.insecure));
+    gauge(out, "loadgen_certificates_unchecked", "1 when no certificate was checked", &one(unchecked));
+    let versions = [("1.1", wires.http1_connections), ("2", wires.http2_connections)];
+    let versions = versions.map(|(http, count)| (format!("{labels},http=\"{http}\""), count as f64));
+    gauge(out, "loadgen_connections", "connections that stood, by version of HTTP", &versions);
     let health = &result.health;
     gauge(out, "loadgen_cpu_seconds", "CPU time of the generator", &one(health.cpu_us as f64 / 1e6));
     gauge(

@@ -62,6 +62,55 @@ pub(super) fn classes(counts: &Counts) -> String {
     parts.join(", ")
 }
 
+/// What every report says when nobody checked who answered.
+pub(super) const INSECURE: &str =
+    "CERTIFICATES WERE NOT CHECKED (insecure): who answered is not known, and these figures vouch for nobody";
+
+/// Connections, streams, names and peers in words; what did not occur is left out.
+pub(super) fn wires(result: &RunResult) -> Vec<(&'static str, String)> {
+    const PEERS_MAX: usize = 16;
+    let wires = &result.wires;
+    let mut rows = Vec::new();
+    let counted = [
+        (wires.http1_connections, "HTTP/1.1"),
+        (wires.http2_connections, "HTTP/2"),
+        (wires.tls_handshakes, "TLS handshakes"),
+        (wires.name_lookups, "name lookups"),
+    ];
+    let counted: Vec<String> = counted
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{} {what}", units::count(*count)))
+        .collect();
+    if !counted.is_empty() {
+        rows.push(("connections", counted.join(", ")));
+    }
+    if wires.http2_connections > 0 {
+        let granted = wires.streams_granted_min.map_or_else(|| "no limit".to_owned(), units::count);
+        rows.push((
+            "streams",
+            format!(
+                "granted {granted}, open at once on a connection at most {}; used up {} times, reset by the peer {}",
+                units::count(wires.streams_open_max),
+                units::count(wires.streams_used_up),
+                units::count(wires.streams_reset)
+            ),
+        ));
+    }
+    rows.extend(wires.peers.iter().take(PEERS_MAX).map(|(address, peer)| {
+        let text = format!(
+            "{address}: {} requests, {} connections",
+            units::count(peer.requests),
+            units::count(peer.connections)
+        );
+        ("peer", text)
+    }));
+    if wires.peers.len() > PEERS_MAX {
+        rows.push(("peers", format!("{} in all", units::count(wires.peers.len() as u64))));
+    }
+    rows
+}
+
 /// Name of a stage in tables and plots.
 pub(super) fn stage_name(stage: &crate::result::StageResult) -> String {
     match &stage.name {

@@ -2,11 +2,11 @@
 
 use report::units;
 
-use super::legend;
 use super::show::{
     PERCENTILES, classes, figure, percentile, scopes, stage_name, threshold_found, threshold_limit,
     threshold_scope,
 };
+use super::{legend, show};
 use crate::result::{Figure, Figures, Metric, RunResult};
 
 /// Width of the first column.
@@ -54,6 +54,9 @@ fn cells<T: AsRef<str>>(values: impl IntoIterator<Item = T>) -> String {
 fn head(out: &mut String, result: &RunResult) {
     let run = &result.run;
     line(out, &format!("{}  seed {}  {}", run.name, run.seed, run.targets.join(", ")));
+    if result.wires.insecure {
+        line(out, show::INSECURE);
+    }
     let partial = if run.partial { ", stopped before its plan ended: figures are partial" } else { "" };
     let verdict = &result.verdict;
     line(out, &format!("verdict {} (exit {}){partial}", verdict.outcome, verdict.outcome.code()));
@@ -172,6 +175,7 @@ fn health(out: &mut String, result: &RunResult) {
     let records =
         format!("{} written, {} lost", units::count(run.records), units::count(run.records_dropped));
     row(out, "records", &[&records]);
+    show::wires(result).iter().for_each(|(name, text)| row(out, name, &[text]));
     if health.saturation.is_empty() {
         row(out, "saturation", &["none"]);
     }

@@ -9,6 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+use crate::connection::transport::{Dns, Http, STREAMS_DEFAULT};
+
 /// A load profile.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -355,11 +357,30 @@ pub struct Connections {
     pub threads: u32,
     /// Wait for planned instants without sleeping: lateness of a microsecond for a core.
     pub spin: bool,
+    /// Version of HTTP: `auto`, `1.1` or `2`.
+    pub http: Http,
+    /// Streams on one HTTP/2 connection; where a peer grants fewer, further connections are opened.
+    pub streams_per_connection: u32,
+    /// When names are resolved.
+    pub dns: Dns,
+    /// PEM file with root certificates beside those of the system.
+    pub ca: Option<String>,
+    /// Believe any certificate. Every report says so.
+    pub insecure: bool,
 }
 
 impl Default for Connections {
     fn default() -> Self {
-        Self { requests_per_connection: None, threads: 1, spin: false }
+        Self {
+            requests_per_connection: None,
+            threads: 1,
+            spin: false,
+            http: Http::Auto,
+            streams_per_connection: STREAMS_DEFAULT,
+            dns: Dns::Once,
+            ca: None,
+            insecure: false,
+        }
     }
 }
 

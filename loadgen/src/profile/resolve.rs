@@ -18,6 +18,7 @@ use super::model::{
 };
 use super::thresholds::{self, Rule};
 use crate::checks::Check;
+use crate::connection::transport::Options;
 use crate::error::LoadgenError;
 use crate::protocol::{self, Protocol};
 use crate::result::StageLoad;
@@ -167,6 +168,8 @@ pub struct Resolved {
     pub limits: LoadLimits,
     /// Requests a connection carries.
     pub requests_per_connection: Option<u64>,
+    /// How connections are made.
+    pub connections: Options,
     /// Threads.
     pub threads: u32,
     /// Spinning.
@@ -205,9 +208,7 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
     if !valid_name(&name) {
         problems.add(format!("name {name:?} is not [a-z0-9-], at most 40 characters"));
     }
-    if profile.connections.threads == 0 || profile.connections.requests_per_connection == Some(0) {
-        problems.add("connections: threads and requests_per_connection are at least 1");
-    }
+    let connections = connections(profile, folder, &mut problems);
     if profile.openloop_max_inflight == Some(0) {
         problems.add("openloop_max_inflight is 0; nothing could be sent");
     }
@@ -219,19 +220,7 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
         }
         both
     });
-    let limits = &profile.limits;
-    let limits = LoadLimits {
-        connect: limits.connect,
-        headers: limits.headers,
-        first_byte: limits.first_byte,
-        idle: limits.idle,
-        total: limits.total,
-        drain: limits.drain,
-    };
-    if [limits.connect, limits.headers, limits.first_byte, limits.idle, limits.total].contains(&Micros::ZERO)
-    {
-        problems.add("limits: a limit of 0 lets no request succeed");
-    }
+    let limits = limits(profile, &mut problems);
     if !problems.0.is_empty() {
         return Err(LoadgenError::Usage(problems.0.join("\n")));
     }
@@ -257,6 +246,7 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
         health: profile.health.clone(),
         limits,
         requests_per_connection: profile.connections.requests_per_connection,
+        connections,
         threads: profile.connections.threads,
         spin: profile.connections.spin,
         prices_nano,
@@ -264,6 +254,38 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
         search: profile.search.clone(),
         plan_digest: digest(profile),
     })
+}
+
+fn connections(profile: &Profile, folder: &Path, problems: &mut Problems) -> Options {
+    let given = &profile.connections;
+    if given.threads == 0 || given.requests_per_connection == Some(0) || given.streams_per_connection == 0 {
+        problems
+            .add("connections: threads, requests_per_connection and streams_per_connection are at least 1");
+    }
+    Options {
+        http: given.http,
+        streams: given.streams_per_connection,
+        dns: given.dns,
+        ca: given.ca.as_ref().map(|file| folder.join(file)),
+        insecure: given.insecure,
+    }
+}
+
+fn limits(profile: &Profile, problems: &mut Problems) -> LoadLimits {
+    let limits = &profile.limits;
+    let limits = LoadLimits {
+        connect: limits.connect,
+        headers: limits.headers,
+        first_byte: limits.first_byte,
+        idle: limits.idle,
+        total: limits.total,
+        drain: limits.drain,
+    };
+    if [limits.connect, limits.headers, limits.first_byte, limits.idle, limits.total].contains(&Micros::ZERO)
+    {
+        problems.add("limits: a limit of 0 lets no request succeed");
+    }
+    limits
 }
 
 /// Digest of what is sent and when, not of where it goes, who asks and how it is judged.
@@ -276,6 +298,8 @@ fn digest(profile: &Profile) -> String {
     plan.live_interval = None;
     plan.defaults.target = None;
     plan.defaults.headers.clear();
+    plan.connections.ca = None;
+    plan.connections.insecure = false;
     for scenario in &mut plan.scenarios {
         scenario.target = None;
         scenario.headers.clear();

@@ -4,6 +4,7 @@
 pub mod distributions;
 pub mod figures;
 pub mod metric;
+pub mod wires;
 
 use evidence::exit::Outcome;
 use evidence::record::ClientClass;
@@ -14,6 +15,7 @@ use stats::{Histogram, Windows, WindowsForm};
 pub use distributions::Distributions;
 pub use figures::{Counts, Figures, TokenCounts};
 pub use metric::{Better, Definition, Figure, Metric, Population, Unit};
+pub use wires::{Peer, Wires};
 
 /// Format version of `summary.json` of a load run.
 pub const RESULT_VERSION: u32 = 1;
@@ -42,6 +44,9 @@ pub struct RunResult {
     pub over_time: OverTime,
     /// The generator itself.
     pub health: Health,
+    /// Connections.
+    #[serde(default)]
+    pub wires: Wires,
     /// Thresholds with what was found.
     pub thresholds: Vec<ThresholdResult>,
     /// Capacity search, if this was one.

@@ -11,6 +11,14 @@ use crate::result::{
     Figures, RunResult, Saturation, SaturationClass, ScenarioFigures, ThresholdResult, Verdict,
 };
 
+/// Classes of requests that could not be sent by the target's fault.
+const NOT_LET_IN: [ClientClass; 4] = [
+    ClientClass::ConnectRefused,
+    ClientClass::ConnectTimeout,
+    ClientClass::DnsFailed,
+    ClientClass::TlsFailed,
+];
+
 /// Fills in stages, totals, thresholds and verdict of a result.
 pub fn complete(
     result: &mut RunResult,
@@ -91,7 +99,10 @@ fn saturation(result: &RunResult, plan: &Resolved) -> Vec<Saturation> {
             found.push(Saturation { class: SaturationClass::GeneratorLateness, detail });
         }
         let counts = &stage.total.counts;
-        if stats::ratio::falls_short(counts.sent, counts.planned, plan.health.achieved.get()) {
+        // What the target did not let in was offered all the same.
+        let refused: u64 = NOT_LET_IN.iter().map(|class| counts.class(*class)).sum();
+        let offered = counts.sent.saturating_add(refused);
+        if stats::ratio::falls_short(offered, counts.planned, plan.health.achieved.get()) {
             let detail = format!(
                 "stage {}: {} of {} planned requests were sent; the load was not offered",
                 stage.index, counts.sent, counts.planned

@@ -19,6 +19,7 @@ use tokio::task::LocalSet;
 
 use crate::clock::Clock;
 use crate::connection::request::{ClientKey, HeadTemplate};
+use crate::connection::transport::{Dns, Http, Transport};
 use crate::engine::conversation::Writer;
 use crate::engine::live::Live;
 use crate::engine::profile_load::{Director, Outcome as ThreadOutcome, Parts, ProfileLoad};
@@ -33,7 +34,7 @@ use crate::profile::model::Profile;
 use crate::profile::resolve::StagePlan;
 use crate::profile::{Resolved, resolve};
 use crate::record_writer::{Overflow, RecordWriter, WriteFailed};
-use crate::result::{Figures, Health, OverTime, RESULT_VERSION, RunInfo, RunResult, Verdict};
+use crate::result::{Figures, Health, OverTime, RESULT_VERSION, RunInfo, RunResult, Verdict, Wires};
 use crate::supervisor;
 use crate::target::Target;
 use crate::terminal;
@@ -77,6 +78,15 @@ pub struct RunFlags {
     /// Text that keeps response caches out of reruns; new for every run when not given.
     #[arg(long, value_name = "TEXT")]
     pub salt: Option<String>,
+    /// Version of HTTP: auto, 1.1 or 2 (by prior knowledge to http://).
+    #[arg(long, value_name = "VERSION", value_parser = Http::parse)]
+    pub http: Option<Http>,
+    /// PEM file with root certificates beside those of the system.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// Believe any certificate; every report says so.
+    #[arg(long)]
+    pub insecure: bool,
     /// No progress lines.
     #[arg(long)]
     pub quiet: bool,
@@ -177,6 +187,11 @@ fn read(flags: &RunFlags, search: bool) -> Result<(Profile, Resolved), LoadgenEr
     if flags.quiet {
         plan.live_us = None;
     }
+    plan.connections.http = flags.http.unwrap_or(plan.connections.http);
+    plan.connections.insecure |= flags.insecure;
+    if flags.ca.is_some() {
+        plan.connections.ca.clone_from(&flags.ca);
+    }
     // What is decided between stages needs all figures in one place.
     if search || plan.abort_on_fail || plan.abort_within_us.is_some() {
         plan.threads = 1;
@@ -232,7 +247,7 @@ struct Start {
     shard: Shard,
 }
 
-type Thread = std::thread::JoinHandle<Result<(ThreadOutcome, stats::Histogram), LoadgenError>>;
+type Thread = std::thread::JoinHandle<Result<(ThreadOutcome, stats::Histogram, Wires), LoadgenError>>;
 
 impl Start {
     /// Routes, one a scenario, and what must never be written down.
@@ -241,7 +256,11 @@ impl Start {
         let mut secrets: Vec<String> = key.iter().map(|key| key.secret().to_owned()).collect();
         let (mut routes, mut heads) = (Vec::new(), Vec::new());
         for scenario in &self.plan.scenarios {
-            let target = Target::of_call(&scenario.target, scenario.protocol.path())?;
+            let mut target = Target::of_call(&scenario.target, scenario.protocol.path())?;
+            if self.plan.connections.dns == Dns::Once {
+                target = target.resolved()?;
+            }
+            let transport = Transport::new(&target, &self.plan.connections)?;
             let (name, prefix) = scenario.protocol.key_header();
             let given = key.as_ref().map(|key| (name, prefix, key));
             let mut headers = scenario.headers.clone();
@@ -257,7 +276,8 @@ impl Start {
             let head = HeadTemplate::of_profile(&target, &headers, given)?;
             heads.push(head.clone());
             let keep = self.plan.requests_per_connection.map_or(KeepAlive::Reuse, KeepAlive::Requests);
-            routes.push(Route { target, head, protocol: scenario.protocol, limits: self.plan.limits, keep });
+            let (protocol, limits) = (scenario.protocol, self.plan.limits);
+            routes.push(Route { target, head, protocol, limits, keep, transport });
         }
         Ok((Shared { routes, redactor: Redactor::new(secrets) }, heads))
     }
@@ -295,7 +315,7 @@ impl Start {
             let thread = std::thread::Builder::new().name(format!("load-{number}")).spawn(move || {
                 let mut load = ProfileLoad::new(parts);
                 reactor.run(&mut load, &halt);
-                Ok((load.close()?, reactor.take_loop_turns()))
+                Ok((load.close()?, reactor.take_loop_turns(), reactor.take_wires()))
             });
             threads
                 .push(thread.map_err(|error| {
@@ -354,14 +374,16 @@ fn supervise(
     let gone = || LoadgenError::Internal("a thread of the load panicked".to_owned());
     let results = waiter.join().map_err(|_| gone())?;
     let mut outcomes = Vec::new();
-    let mut turns = stats::Histogram::new();
+    let (mut turns, mut wires) = (stats::Histogram::new(), Wires::default());
     for result in results {
-        let (outcome, loop_turns) = result.map_err(|_| gone())??;
+        let (outcome, loop_turns, of_thread) = result.map_err(|_| gone())??;
         turns.merge(&loop_turns);
+        wires.merge(&of_thread);
         outcomes.push(outcome);
     }
+    wires.insecure = start.plan.connections.insecure;
     if let Some(first) = outcomes.first_mut() {
-        first.loop_turn = turns;
+        (first.loop_turn, first.wires) = (turns, wires);
     }
     Ok(outcomes)
 }
@@ -432,6 +454,7 @@ fn blank(
             loop_turn: first.loop_turn.clone(),
             saturation: Vec::new(),
         },
+        wires: first.wires.clone(),
         thresholds: Vec::new(),
         search: None,
         verdict: Verdict { outcome: Outcome::Internal, reasons: Vec::new() },

@@ -7,6 +7,8 @@
     reason = "each test program uses its own part of this module"
 )]
 
+pub mod secure;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,11 +22,13 @@ use evidence::redact::Redactor;
 use loadgen::checks::Check;
 use loadgen::clock::Clock;
 use loadgen::connection::request::HeadTemplate;
+use loadgen::connection::transport::{Options, Transport};
 use loadgen::engine::reactor::Reactor;
 use loadgen::engine::spare::Spare;
 use loadgen::engine::{Ended, KeepAlive, Load, Next, Route, Shared, Work};
 use loadgen::halt::Halt;
 use loadgen::protocol::openai_chat::OpenAiChat;
+use loadgen::result::Wires;
 use loadgen::target::Target;
 use scenario::identity::RequestId;
 use scenario::pipe::LoadLimits;
@@ -50,6 +54,20 @@ pub struct Request {
 }
 
 impl Request {
+    /// A whole request from the start of a buffer.
+    pub fn take(buffer: &mut Vec<u8>, number: u64) -> Option<Self> {
+        let end = buffer.windows(4).position(|window| window == b"\r\n\r\n")?;
+        let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
+        let length: usize = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "))
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default();
+        let body = buffer.get(end + 4..end + 4 + length)?.to_vec();
+        buffer.drain(..end + 4 + length);
+        Some(Self { head, body, number })
+    }
+
     pub fn is_stream(&self) -> bool {
         String::from_utf8_lossy(&self.body).contains("\"stream\":true")
     }
@@ -67,19 +85,9 @@ impl Peer {
     pub fn request(&mut self) -> Option<Request> {
         let mut chunk = [0; 16 * 1024];
         loop {
-            if let Some(end) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
-                let head = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
-                let length: usize = head
-                    .lines()
-                    .find_map(|line| line.strip_prefix("Content-Length: "))
-                    .and_then(|text| text.parse().ok())
-                    .unwrap_or_default();
-                if self.buffer.len() >= end + 4 + length {
-                    let body = self.buffer[end + 4..end + 4 + length].to_vec();
-                    self.buffer.drain(..end + 4 + length);
-                    let number = self.requests.fetch_add(1, Ordering::SeqCst);
-                    return Some(Request { head, body, number });
-                }
+            if let Some(mut request) = Request::take(&mut self.buffer, 0) {
+                request.number = self.requests.fetch_add(1, Ordering::SeqCst);
+                return Some(request);
             }
             match self.stream.read(&mut chunk) {
                 Ok(0) | Err(_) => return None,
@@ -213,21 +221,22 @@ pub fn line(index: u64, stream: bool) -> PlanLine {
     }
 }
 
-/// A load that sends lines one after another.
+/// A load that sends lines in their order, so many at a time.
 pub struct OneByOne {
     head: HeadTemplate,
     lines: VecDeque<(PlanLine, Vec<u8>)>,
     pub ended: Vec<Ended>,
-    open: bool,
+    open: usize,
+    at_once: usize,
 }
 
 impl Load for OneByOne {
     fn next(&mut self, now_us: u64, spare: &mut Spare) -> Next {
-        if self.open {
+        if self.open >= self.at_once {
             return Next::Blocked;
         }
         let Some((line, body)) = self.lines.pop_front() else { return Next::Over };
-        self.open = true;
+        self.open += 1;
         let mut request = spare.take();
         self.head.write(line.id.as_str(), &body, &mut request);
         let blank = RequestRecord::blank(line.index, line.id, line.stream);
@@ -245,7 +254,7 @@ impl Load for OneByOne {
     }
 
     fn ended(&mut self, ended: Ended, _now_us: u64) {
-        self.open = false;
+        self.open -= 1;
         self.ended.push(ended);
     }
 
@@ -263,12 +272,36 @@ pub fn run_lines(
     limits: LoadLimits,
     keep: KeepAlive,
 ) -> Vec<Ended> {
-    let target = Target::resolve(url).unwrap();
+    run_over(url, lines, limits, keep, &Options::default(), 1).0
+}
+
+/// The same over other connections, so many lines at a time.
+pub fn run_over(
+    url: &str,
+    lines: Vec<(PlanLine, Vec<u8>)>,
+    limits: LoadLimits,
+    keep: KeepAlive,
+    options: &Options,
+    at_once: usize,
+) -> (Vec<Ended>, Wires) {
+    run_to(Target::resolve(url).unwrap(), lines, limits, keep, options, at_once)
+}
+
+/// The same to a target whose name may be resolved later.
+pub fn run_to(
+    target: Target,
+    lines: Vec<(PlanLine, Vec<u8>)>,
+    limits: LoadLimits,
+    keep: KeepAlive,
+    options: &Options,
+    at_once: usize,
+) -> (Vec<Ended>, Wires) {
     let head = HeadTemplate::new(&target, None);
-    let mut load = OneByOne { head: head.clone(), lines: lines.into(), ended: Vec::new(), open: false };
-    let route = Route { target, head, protocol: &OpenAiChat, limits, keep };
+    let transport = Transport::new(&target, options).unwrap();
+    let mut load = OneByOne { head: head.clone(), lines: lines.into(), ended: Vec::new(), open: 0, at_once };
+    let route = Route { target, head, protocol: &OpenAiChat, limits, keep, transport };
     let shared = Shared { routes: vec![route], redactor: Redactor::default() };
     let mut reactor = Reactor::new(Clock::start(), shared, false).unwrap();
     reactor.run(&mut load, &Halt::default());
-    load.ended
+    (load.ended, reactor.take_wires())
 }

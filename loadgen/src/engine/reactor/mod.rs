@@ -1,21 +1,29 @@
 //! The event loop of one thread: connections, requests in flight, their deadlines, and the sends that are due. It
 //! writes requests itself at their planned instants, between any two events if need be.
 
-use std::collections::BTreeSet;
+mod pool;
+mod setup;
+mod shared;
+
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 
 use stats::Histogram;
 
+use self::pool::{Peers, Pool};
 use super::exchange::{Exchange, Flow};
 use super::poller::{Interest, Poller, Ready, Waker};
+use super::resolver::Resolver;
 use super::slab::Slab;
 use super::spare::Spare;
 use super::{KeepAlive, Load, Next, Shared, Work};
-use crate::classify::{Failure, Stage};
+use crate::classify::Failure;
 use crate::clock::Clock;
+use crate::connection::http2::{Event, Session};
 use crate::connection::{Connection, SCRATCH_BYTES};
 use crate::error::LoadgenError;
 use crate::halt::Halt;
+use crate::result::Wires;
 
 /// With spinning, how long before a planned instant sleeping ends.
 const SPIN_US: u64 = 80;
@@ -24,26 +32,70 @@ const SPIN_US: u64 = 80;
 enum Doing {
     Idle,
     Connecting,
-    Writing { done: usize },
+    Securing,
+    /// HTTP/2 before the peer has said how many streams it grants.
+    Greeting,
+    Writing {
+        done: usize,
+    },
     Reading,
+    /// HTTP/2 with any number of requests.
+    Sharing,
 }
 
-#[derive(Debug)]
+enum Wire {
+    One(Connection),
+    Two(Box<Session>),
+    /// Between the two.
+    Moving,
+}
+
 struct Line {
-    connection: Connection,
+    wire: Wire,
     route: usize,
-    /// The request that uses it.
+    /// The request that uses it, or that began it.
     slot: Option<usize>,
+    /// Requests that wait for it to stand.
+    waiting: VecDeque<usize>,
     doing: Doing,
     interest: Interest,
     served: u64,
+    /// Number of its peer.
+    peer: usize,
+}
+
+impl Line {
+    fn one(&mut self) -> Option<&mut Connection> {
+        if let Wire::One(connection) = &mut self.wire { Some(connection) } else { None }
+    }
+
+    fn two(&mut self) -> Option<&mut Session> {
+        if let Wire::Two(session) = &mut self.wire { Some(session) } else { None }
+    }
+
+    fn watch(&mut self, poller: &Poller, key: usize, interest: Interest) {
+        if self.interest == interest {
+            return;
+        }
+        let done = match &self.wire {
+            Wire::One(connection) => poller.modify(connection, key, interest).is_ok(),
+            Wire::Two(session) => {
+                session.with_connection(|connection| poller.modify(connection, key, interest).is_ok())
+            }
+            Wire::Moving => false,
+        };
+        if done {
+            self.interest = interest;
+        }
+    }
 }
 
 struct Slot {
     exchange: Exchange,
     line: Option<usize>,
-    /// Which address of the target is tried.
+    /// Which address is tried first, and how many were.
     address: usize,
+    tried: usize,
 }
 
 /// One event loop.
@@ -53,8 +105,15 @@ pub struct Reactor {
     poller: Poller,
     lines: Slab<Line>,
     slots: Slab<Slot>,
-    /// Idle connections by route; last in, first out, so that those that are not needed go stale.
-    idle: Vec<Vec<usize>>,
+    /// Connections and addresses by route.
+    pools: Vec<Pool>,
+    peers: Peers,
+    wires: Wires,
+    resolver: Option<Resolver>,
+    /// HTTP/2 connections with something to send.
+    dirty: Vec<usize>,
+    /// Kept between turns for its room.
+    events: Vec<(usize, Event)>,
     /// One entry a slot at most, kept over its requests: moving a deadline back costs nothing.
     timers: BTreeSet<(u64, usize)>,
     armed: Vec<Option<u64>>,
@@ -78,14 +137,19 @@ impl Reactor {
         let poller = Poller::new().map_err(|error| {
             LoadgenError::Environment(format!("the event loop gets no descriptor: {error}"))
         })?;
-        let idle = shared.routes.iter().map(|_| Vec::new()).collect();
+        let pools = shared.routes.iter().map(|route| Pool::new(&route.target)).collect();
         Ok(Self {
             clock,
             shared,
             poller,
             lines: Slab::default(),
             slots: Slab::default(),
-            idle,
+            pools,
+            peers: Peers::default(),
+            wires: Wires::default(),
+            resolver: None,
+            dirty: Vec::new(),
+            events: Vec::new(),
             timers: BTreeSet::new(),
             armed: Vec::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -117,6 +181,13 @@ impl Reactor {
         self.connections
     }
 
+    /// What became of the connections since the last call.
+    pub fn take_wires(&mut self) -> Wires {
+        let mut wires = std::mem::take(&mut self.wires);
+        wires.peers = self.peers.take();
+        wires
+    }
+
     /// Length of the turns since the last call.
     pub fn take_loop_turns(&mut self) -> Histogram {
         std::mem::take(&mut self.loop_turn)
@@ -134,7 +205,9 @@ impl Reactor {
             if tick_us.is_some_and(|at_us| now_us >= at_us) {
                 tick_us = load.tick(now_us, self.sent);
             }
-            if self.start_due(load) && self.slots.is_empty() {
+            let over = self.start_due(load) && self.slots.is_empty();
+            self.turn_dirty(load);
+            if over {
                 return;
             }
             self.expire(load);
@@ -143,6 +216,7 @@ impl Reactor {
             }
             self.loop_turn.record(self.clock.now_us().saturating_sub(now_us));
             self.wait(tick_us, &mut ready);
+            self.take_names(load);
             for event in ready.drain(..) {
                 self.on_ready(event, load);
                 // A send that falls due does not wait for the rest of the events.
@@ -164,6 +238,9 @@ impl Reactor {
             } else {
                 self.poller.set_timer(wake_us, now_us);
             }
+        }
+        if !self.dirty.is_empty() {
+            timeout = Some(0);
         }
         self.poller.wait(timeout, ready);
     }
@@ -189,77 +266,18 @@ impl Reactor {
     fn start(&mut self, work: Work, load: &mut dyn Load) {
         let route = work.route;
         let exchange = Exchange::new(work, &self.shared.routes[route]);
-        let slot = self.slots.insert(Slot { exchange, line: None, address: 0 });
+        let slot = self.slots.insert(Slot { exchange, line: None, address: 0, tried: 0 });
         self.attempt(slot, load);
-    }
-
-    /// Sends on a kept connection, or begins a new one.
-    fn attempt(&mut self, slot: usize, load: &mut dyn Load) {
-        let Some(entry) = self.slots.get_mut(slot) else { return };
-        let route = entry.exchange.route();
-        // After a stale connection the second try is on a fresh one, so it can't be stale again.
-        let kept = if entry.exchange.is_second_try() { None } else { self.idle[route].pop() };
-        let Some(key) = kept else {
-            entry.exchange.on_connect(&self.shared.routes[route], self.clock.now_us());
-            entry.address = 0;
-            self.connect(slot, load);
-            return;
-        };
-        entry.line = Some(key);
-        entry.exchange.on_send(&self.shared.routes[route], true, self.clock.now_us());
-        if let Some(line) = self.lines.get_mut(key) {
-            line.slot = Some(slot);
-            line.doing = Doing::Writing { done: 0 };
-        }
-        self.write(key, load);
-    }
-
-    fn connect(&mut self, slot: usize, load: &mut dyn Load) {
-        let Some(entry) = self.slots.get_mut(slot) else { return };
-        let route = entry.exchange.route();
-        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        let addresses = &self.shared.routes[route].target.addresses;
-        while let Some(address) = addresses.get(entry.address) {
-            match Connection::begin(*address) {
-                Ok(connection) => {
-                    let key = self.lines.insert(Line {
-                        connection,
-                        route,
-                        slot: Some(slot),
-                        doing: Doing::Connecting,
-                        interest: Interest::ReadWrite,
-                        served: 0,
-                    });
-                    entry.line = Some(key);
-                    self.connections += 1;
-                    let added = self
-                        .lines
-                        .get_mut(key)
-                        .map(|line| self.poller.add(&line.connection, key, Interest::ReadWrite));
-                    if let Some(Err(errno)) = added {
-                        self.end(slot, Some(&Failure::of_io(&errno.into(), Stage::Connect)), load);
-                    } else {
-                        self.schedule(slot);
-                    }
-                    return;
-                }
-                Err(error) => last = error,
-            }
-            entry.address += 1;
-        }
-        self.end(slot, Some(&Failure::of_io(&last, Stage::Connect)), load);
     }
 
     fn on_ready(&mut self, event: Ready, load: &mut dyn Load) {
         let Some(line) = self.lines.get_mut(event.key) else { return };
         match line.doing {
-            // Closed by the peer, or unasked bytes: of no use either way.
-            Doing::Idle => {
-                let route = line.route;
-                self.idle[route].retain(|key| *key != event.key);
-                self.lines.remove(event.key);
-            }
+            // Closed by the peer, or unasked bytes: of no use either way. (TLS may have news of its own to tell.)
+            Doing::Idle => self.on_idle(event.key),
             Doing::Connecting => self.on_connecting(event.key, load),
+            Doing::Securing => self.on_securing(event.key, load),
+            Doing::Greeting | Doing::Sharing => self.turn(event.key, load),
             // The peer answers or closes before it has everything: the rest is not sent.
             Doing::Writing { .. } if event.readable => {
                 self.set(event.key, Doing::Reading, Interest::Read);
@@ -270,46 +288,37 @@ impl Reactor {
         }
     }
 
-    fn on_connecting(&mut self, key: usize, load: &mut dyn Load) {
+    /// A kept connection of HTTP/1.1 that is readable.
+    fn on_idle(&mut self, key: usize) {
         let Some(line) = self.lines.get_mut(key) else { return };
-        let Some(slot) = line.slot else { return };
-        let Some(entry) = self.slots.get_mut(slot) else { return };
-        let now_us = self.clock.now_us();
-        match line.connection.connected() {
-            Ok(false) => {}
-            Ok(true) => {
-                entry.exchange.on_connected(now_us);
-                entry.exchange.on_send(&self.shared.routes[line.route], false, now_us);
-                line.doing = Doing::Writing { done: 0 };
-                self.write(key, load);
-            }
-            Err(error) => {
-                self.lines.remove(key);
-                entry.line = None;
-                entry.address += 1;
-                if entry.address < self.shared.routes[entry.exchange.route()].target.addresses.len() {
-                    self.connect(slot, load);
-                } else {
-                    self.end(slot, Some(&Failure::of_io(&error, Stage::Connect)), load);
-                }
-            }
+        let news = line.one().map(|connection| connection.read(&mut self.scratch));
+        if let Some(Err(error)) = news
+            && error.kind() == io::ErrorKind::WouldBlock
+        {
+            // Session tickets of TLS.
+            return;
         }
+        self.pools[line.route].idle.retain(|idle| *idle != key);
+        self.lines.remove(key);
     }
 
     fn set(&mut self, key: usize, doing: Doing, interest: Interest) {
         let Some(line) = self.lines.get_mut(key) else { return };
         line.doing = doing;
-        if line.interest != interest && self.poller.modify(&line.connection, key, interest).is_ok() {
-            line.interest = interest;
-        }
+        line.watch(&self.poller, key, interest);
     }
 
     fn write(&mut self, key: usize, load: &mut dyn Load) {
         let Some(line) = self.lines.get_mut(key) else { return };
         let (Some(slot), Doing::Writing { mut done }) = (line.slot, line.doing) else { return };
         let Some(entry) = self.slots.get_mut(slot) else { return };
-        while done < entry.exchange.request().len() {
-            match line.connection.write(&entry.exchange.request()[done..]) {
+        let Wire::One(connection) = &mut line.wire else { return };
+        loop {
+            let rest = &entry.exchange.request()[done..];
+            let result =
+                if rest.is_empty() { connection.flush().map(|()| 0) } else { connection.write(rest) };
+            match result {
+                Ok(_) if rest.is_empty() => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -336,7 +345,8 @@ impl Reactor {
         let Some(line) = self.lines.get_mut(key) else { return };
         let Some(slot) = line.slot else { return };
         let Some(entry) = self.slots.get_mut(slot) else { return };
-        let flow = match line.connection.read(&mut self.scratch) {
+        let Wire::One(connection) = &mut line.wire else { return };
+        let flow = match connection.read(&mut self.scratch) {
             Ok(0) => entry.exchange.on_eof(),
             Ok(count) => {
                 let route = &self.shared.routes[line.route];
@@ -376,8 +386,18 @@ impl Reactor {
                 let now_us = self.clock.now_us();
                 if let Some(entry) = self.slots.get_mut(slot) {
                     let close = entry.exchange.cut(now_us);
-                    if let Some(line) = entry.line.take().and_then(|key| self.lines.remove(key)) {
-                        line.connection.cut(close);
+                    // A stream of HTTP/2 is reset, whichever way was asked for: others share its connection.
+                    let alone = entry.line.filter(|key| {
+                        self.lines.get_mut(*key).is_some_and(|line| {
+                            line.slot == Some(slot) && line.waiting.is_empty() && line.one().is_some()
+                        })
+                    });
+                    if let Some(key) = alone {
+                        entry.line = None;
+                        self.pools[entry.exchange.route()].forget(key);
+                        if let Some(Line { wire: Wire::One(connection), .. }) = self.lines.remove(key) {
+                            connection.cut(close);
+                        }
                     }
                 }
                 self.end(slot, Some(&Failure::Cancelled), load);
@@ -388,8 +408,13 @@ impl Reactor {
 
     /// Puts the connection of a request back, if it may serve another one.
     fn keep(&mut self, slot: usize) {
-        let Some(key) = self.slots.get_mut(slot).and_then(|entry| entry.line) else { return };
-        let Some(line) = self.lines.get_mut(key) else { return };
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        let Some(line) = entry.line.and_then(|key| self.lines.get_mut(key)) else { return };
+        if line.two().is_some() {
+            // The stream is over, its connection stays.
+            entry.line = None;
+            return;
+        }
         line.served += 1;
         if let KeepAlive::Requests(most) = self.shared.routes[line.route].keep
             && line.served >= most
@@ -398,16 +423,30 @@ impl Reactor {
         }
         line.slot = None;
         line.doing = Doing::Idle;
-        self.idle[line.route].push(key);
-        if let Some(entry) = self.slots.get_mut(slot) {
-            entry.line = None;
-        }
+        self.pools[line.route].idle.extend(entry.line.take());
     }
 
-    /// Closes the connection of a request, if it still has one.
+    /// Lets go of the connection of a request, if it still has one; one that nobody else uses is closed.
     fn hang_up(&mut self, slot: usize) {
-        let key = self.slots.get_mut(slot).and_then(|entry| entry.line.take());
-        if let Some(key) = key {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        let route = entry.exchange.route();
+        let Some(key) = entry.line.take() else {
+            self.pools[route].for_name.retain(|waiting| *waiting != slot);
+            return;
+        };
+        let Some(line) = self.lines.get_mut(key) else { return };
+        line.waiting.retain(|waiting| *waiting != slot);
+        if let Some(session) = line.two() {
+            session.drop_stream(slot);
+            self.dirty.push(key);
+        }
+        if line.slot != Some(slot) {
+            return;
+        }
+        // Those that wait for the connection take it over.
+        line.slot = line.waiting.pop_front();
+        if line.slot.is_none() && line.doing != Doing::Sharing {
+            self.pools[route].forget(key);
             self.lines.remove(key);
         }
     }
