@@ -52,6 +52,7 @@ bench: build
 	$(CARGO) run --locked --profile demo -p sse --example throughput
 	$(CARGO) run --locked --profile demo -p stats --example throughput
 	$(CARGO) run --locked --profile demo -p verdict --example evaluate
+	$(CARGO) run --locked --profile demo -p runner --example start_times -- $(BIN)/runner
 
 ## loadgen beside wrk, oha, vegeta and k6 (those that are installed), pinned and interleaved.
 bench-load:

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
@@ -81,19 +81,26 @@ pub fn cpu_us() -> u64 {
 pub struct Listen {
     ip: IpAddr,
     ports: BTreeMap<String, u16>,
+    journal: Option<PathBuf>,
 }
 
 impl Listen {
     /// On this address with these ports.
     #[must_use]
     pub fn new(ip: IpAddr, ports: Vec<(String, u16)>) -> Self {
-        Self { ip, ports: ports.into_iter().collect() }
+        Self { ip, ports: ports.into_iter().collect(), journal: None }
+    }
+
+    /// With a folder into which the logs are written too; none: they live in memory alone.
+    #[must_use]
+    pub fn keep_logs(self, journal: Option<PathBuf>) -> Self {
+        Self { journal, ..self }
     }
 }
 
 impl From<IpAddr> for Listen {
     fn from(ip: IpAddr) -> Self {
-        Self { ip, ports: BTreeMap::new() }
+        Self { ip, ports: BTreeMap::new(), journal: None }
     }
 }
 
@@ -127,6 +134,19 @@ impl Running {
     #[must_use]
     pub fn ready(&self) -> &BTreeMap<String, String> {
         &self.ready
+    }
+
+    /// Has the mock write its logs into the folder that was given, if one was.
+    ///
+    /// # Errors
+    /// [`MockError::Io`] when folder or files can't be made.
+    pub fn keep_logs<M: crate::control::Mock>(&self, mock: &M) -> Result<(), MockError> {
+        let Some(folder) = &self.listen.journal else { return Ok(()) };
+        let made = std::fs::create_dir_all(folder).and_then(|()| mock.keep_logs(folder));
+        made.map_err(|source| MockError::Io {
+            what: format!("making the journal in {}", folder.display()),
+            source,
+        })
     }
 
     /// Binds a listener under a name.

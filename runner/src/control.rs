@@ -1,47 +1,33 @@
 //! Client of the mocks' control API (`scenario::control`).
 
-use std::time::Duration;
-
 use scenario::control::{ConfigApplied, ControlError, MockConfig, Page};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::collect::ask::{Ask, Refusal, begin, bound};
 use crate::error::RunnerError;
 
-/// Time limit of one control call.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Largest answer accepted.
-const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
 /// Log entries asked for at once.
 pub const PAGE_LEN: u64 = 5_000;
-
-/// An HTTP client for the run's own services: no proxy, no redirect, bounded times.
-///
-/// # Errors
-/// When the client can't be built (no file descriptors, for example).
-pub fn client() -> Result<reqwest::Client, String> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .timeout(CALL_LIMIT)
-        .connect_timeout(Duration::from_secs(2))
-        .pool_max_idle_per_host(4)
-        .build()
-        .map_err(|error| error.to_string())
-}
 
 /// One mock's control address.
 #[derive(Clone, Debug)]
 pub struct Control {
-    client: reqwest::Client,
+    ask: Ask,
     base: String,
 }
 
 impl Control {
     /// The control API at `host:port`.
     #[must_use]
-    pub fn new(client: reqwest::Client, address: &str) -> Self {
-        Self { client, base: format!("http://{address}/control/v1") }
+    pub fn new(ask: Ask, address: &str) -> Self {
+        Self { ask, base: format!("http://{address}/control/v1") }
+    }
+
+    /// Its `host:port`.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        crate::collect::ask::origin(&self.base)
     }
 
     /// Replaces the configuration.
@@ -50,13 +36,8 @@ impl Control {
     /// The mock's refusal or the failure of the call, in words.
     pub async fn put_config(&self, config: &MockConfig) -> Result<ConfigApplied, String> {
         let url = format!("{}/config", self.base);
-        let answer = self.client.put(&url).json(config).send().await.map_err(|e| e.to_string())?;
-        if answer.status().is_success() {
-            return decode(answer).await;
-        }
-        let status = answer.status();
-        let why = decode::<ControlError>(answer).await.map_or_else(|e| e, |refusal| refusal.error);
-        Err(format!("{status}: {why}"))
+        let body = self.send(&url, self.ask.client().put(&url).json(config), bound::SMALL).await?;
+        self.decode(&url, &body)
     }
 
     /// Reads the configuration in force.
@@ -81,13 +62,7 @@ impl Control {
     /// The mock's refusal or the failure of the call, in words.
     pub async fn act<T: Serialize + Sync>(&self, act: &T) -> Result<(), String> {
         let url = format!("{}/act", self.base);
-        let answer = self.client.post(&url).json(act).send().await.map_err(|e| e.to_string())?;
-        if answer.status().is_success() {
-            return Ok(());
-        }
-        let status = answer.status();
-        let why = decode::<ControlError>(answer).await.map_or_else(|e| e, |refusal| refusal.error);
-        Err(format!("{status}: {why}"))
+        self.send(&url, self.ask.client().post(&url).json(act), bound::SMALL).await.map(drop)
     }
 
     /// Reads a page of `hits` or `calls` after a sequence number.
@@ -99,12 +74,36 @@ impl Control {
     }
 
     async fn get<T: DeserializeOwned>(&self, what: &str) -> Result<T, String> {
-        let answer =
-            self.client.get(format!("{}/{what}", self.base)).send().await.map_err(|e| e.to_string())?;
-        if !answer.status().is_success() {
-            return Err(format!("{what}: {}", answer.status()));
+        let url = format!("{}/{what}", self.base);
+        let body = self.send(&url, self.ask.client().get(&url), bound::PAGE).await?;
+        self.decode(&url, &body)
+    }
+
+    /// The body of a good answer; a refusal of the mock in its words.
+    async fn send(
+        &self,
+        url: &str,
+        request: reqwest::RequestBuilder,
+        len_max: usize,
+    ) -> Result<Vec<u8>, String> {
+        let (status, body) = self.ask.send(request, len_max).await.map_err(|refusal| refusal.to_string())?;
+        if status < 300 {
+            return Ok(body);
         }
-        decode(answer).await
+        let why = serde_json::from_slice::<ControlError>(&body);
+        let why = why.map_or_else(|_| begin(&body), |refusal| refusal.error);
+        Err(format!("{url}: {status}: {why}"))
+    }
+
+    fn decode<T: DeserializeOwned>(&self, url: &str, body: &[u8]) -> Result<T, String> {
+        serde_json::from_slice(body).map_err(|error| {
+            let refusal = if error.is_data() {
+                Refusal::Form(error.to_string())
+            } else {
+                Refusal::Unreadable(format!("JSON: {error}"))
+            };
+            self.ask.count(url, refusal).to_string()
+        })
     }
 }
 
@@ -120,24 +119,4 @@ pub async fn put(control: &Control, config: &MockConfig, mock: &str) -> Result<S
         return Err(RunnerError::environment(text));
     }
     Ok(applied.hash)
-}
-
-async fn decode<T: DeserializeOwned>(answer: reqwest::Response) -> Result<T, String> {
-    let bytes = bounded_body(answer, ANSWER_LEN_MAX).await?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("the answer does not parse: {error}"))
-}
-
-/// Reads a body up to a bound: a service that sends 100 MB is a finding, not our end.
-///
-/// # Errors
-/// In words, when the body is longer or the connection breaks.
-pub async fn bounded_body(mut answer: reqwest::Response, len_max: usize) -> Result<Vec<u8>, String> {
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(|error| error.to_string())? {
-        if body.len() + chunk.len() > len_max {
-            return Err(format!("the answer is longer than {len_max} bytes"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
 }

@@ -129,3 +129,28 @@ fn the_flag_does_not_exist_in_an_ordinary_build() {
         support::runner().args(["run", "scenarios/ml-5xx.yaml", "--defect", "double-done"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// Values of `--defect` that a program's short help names.
+fn offered(program: &str, args: &[&str]) -> Vec<String> {
+    let path = support::bin_dir(PROFILE).join(program);
+    let output = std::process::Command::new(path).args(args).output().unwrap();
+    // Help is wrapped at the width of the terminal.
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = text.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, rest) =
+        text.split_once("--defect").unwrap_or_else(|| panic!("{program} has no --defect: {text}"));
+    let (_, rest) = rest.split_once("[possible values: ").unwrap();
+    let (list, _) = rest.split_once(']').unwrap();
+    list.split(',').map(|name| name.trim().to_owned()).collect()
+}
+
+#[test]
+fn the_runner_plants_every_defect_that_the_programs_have() {
+    let mut theirs = offered("ref-gateway", &["-h"]);
+    theirs.extend(offered("ref-host", &["-h"]));
+    let mut ours = offered("runner", &["run", "-h"]);
+    theirs.sort();
+    ours.sort();
+    assert_eq!(ours, theirs);
+    assert!(ours.len() > 30, "{ours:?}");
+}

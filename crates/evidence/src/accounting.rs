@@ -3,6 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// How an entry of [`JoinedRequest::missing`] begins when the gateway did not say whether it has the row: a gap of the
+/// evidence, and no finding.
+pub const ROW_UNREAD: &str = "accounting row was not read";
+
 /// Outcome words of the gateway's accounting (contract gateway 5.3). Kept as text: a new word is a fact, not an error.
 pub type AccountingOutcome = String;
 

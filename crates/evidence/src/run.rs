@@ -52,6 +52,9 @@ pub struct ReproOf {
     pub run_id: String,
     /// Request, or `_run.<assertion>.<n>`.
     pub failure: String,
+    /// Index of the one request that was sent, without its neighbours: the plan has this line only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<u64>,
 }
 
 /// `run.yaml`.

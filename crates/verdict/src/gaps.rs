@@ -25,8 +25,12 @@ pub(crate) fn note(evidence: &mut Evidence) {
     }
 }
 
-/// The plan has each index once: its length is in `run.yaml`.
+/// The plan has each index once: its length is in `run.yaml`. A replay of one request alone has its line only.
 fn plan(evidence: &Evidence) -> Option<String> {
+    if let Some(only) = evidence.run.repro_of.as_ref().and_then(|of| of.only) {
+        let whole = evidence.plan.len() == 1 && evidence.plan.has(only);
+        return (!whole).then(|| format!("not the one line {only} that was to be replayed"));
+    }
     let wanted = evidence.run.resolved.requests_max;
     let whole = evidence.plan.is_whole(wanted);
     (!whole).then(|| format!("{} lines that are not the {wanted} lines of the plan", evidence.plan.len()))

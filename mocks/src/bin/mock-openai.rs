@@ -25,15 +25,21 @@ struct Args {
     /// Port of a listener by its name in the ready line, repeatable; the kernel chooses the others.
     #[arg(long = "port", value_name = "NAME=PORT", value_parser = named_port)]
     ports: Vec<(String, u16)>,
+    /// Folder into which every entry of the logs is written at once: it survives the process.
+    #[arg(long, value_name = "FOLDER")]
+    journal: Option<PathBuf>,
     /// End when standard input ends.
     #[arg(long)]
     exit_with_stdin: bool,
 }
 
 async fn run(args: Args) -> Result<(), MockError> {
-    let running =
-        mocks::openai::start(read_config(&args.config)?, LOG_MAX, Listen::new(args.listen_host, args.ports))
-            .await?;
+    let running = mocks::openai::start(
+        read_config(&args.config)?,
+        LOG_MAX,
+        Listen::new(args.listen_host, args.ports).keep_logs(args.journal),
+    )
+    .await?;
     print_ready("mock-openai", running.ready())?;
     until_told(args.exit_with_stdin).await?;
     running.stop().await;

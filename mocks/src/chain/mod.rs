@@ -14,7 +14,7 @@ pub mod state_file;
 pub mod tx;
 mod websocket;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +62,7 @@ pub async fn start(
     let closing = CancellationToken::new();
     let shared = Arc::new(Shared::new(core, Clock::start(), file, closing.clone()));
     let mut running = Running::new(listen.into(), closing);
+    running.keep_logs(&*shared)?;
     let service = Service::new(Arc::clone(&shared));
     let services = Routes::new(QueryServer::new(service.clone()))
         .add_service(AuthServer::new(service.clone()))
@@ -138,6 +139,12 @@ impl Mock for Shared {
 
     fn calls(&self, after: u64, limit: usize) -> Page<ChainCallRecord> {
         self.call_log().page(after, limit, self.clock().started_unix_us())
+    }
+
+    fn keep_logs(&self, folder: &Path) -> std::io::Result<()> {
+        let start = self.clock().started_unix_us();
+        self.hit_log().keep_in(&folder.join(format!("{start}-hits.jsonl")))?;
+        self.call_log().keep_in(&folder.join(format!("{start}-calls.jsonl")))
     }
 
     fn stats(&self) -> ChainStats {

@@ -7,6 +7,7 @@ pub use ring::{PAGE_MAX, Ring};
 pub use routes::routes;
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use scenario::control::{Hit, MockConfig, Page};
@@ -37,6 +38,13 @@ pub trait Mock: Send + Sync + 'static {
 
     /// Part of the call log.
     fn calls(&self, after: u64, limit: usize) -> Page<Self::Call>;
+
+    /// Writes both logs from now on into new files too: `<start>-hits.jsonl` and `<start>-calls.jsonl` in this
+    /// folder, where `<start>` is the `started_unix_us` of its pages.
+    ///
+    /// # Errors
+    /// When a file can't be made.
+    fn keep_logs(&self, folder: &Path) -> std::io::Result<()>;
 
     /// Counters.
     fn stats(&self) -> Self::Stats;

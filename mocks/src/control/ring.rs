@@ -1,9 +1,13 @@
 //! A bounded log with sequence numbers: what falls out before it is read is counted, never silent.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use scenario::control::Page;
+use serde::Serialize;
 
 /// Most entries of one page.
 pub const PAGE_MAX: usize = 10_000;
@@ -19,13 +23,25 @@ pub struct Ring<T> {
 struct Inner<T> {
     items: VecDeque<T>,
     next_seq: u64,
+    journal: Option<File>,
 }
 
-impl<T: Clone> Ring<T> {
+impl<T: Clone + Serialize> Ring<T> {
     /// An empty log that keeps the newest `capacity` entries.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self { inner: Mutex::new(Inner { items: VecDeque::new(), next_seq: 1 }), capacity }
+        let inner = Inner { items: VecDeque::new(), next_seq: 1, journal: None };
+        Self { inner: Mutex::new(inner), capacity }
+    }
+
+    /// Writes every entry from now on into this file too, one JSON line each, before anybody can read it: an end of
+    /// the process at any moment loses none.
+    ///
+    /// # Errors
+    /// When the file can't be made.
+    pub fn keep_in(&self, path: &Path) -> std::io::Result<()> {
+        self.lock().journal = Some(File::create_new(path)?);
+        Ok(())
     }
 
     /// Adds the entry that `make` builds from its sequence number, and answers that number.
@@ -36,7 +52,17 @@ impl<T: Clone> Ring<T> {
         if inner.items.len() >= self.capacity {
             inner.items.pop_front();
         }
-        inner.items.push_back(make(seq));
+        let entry = make(seq);
+        if let Some(journal) = &mut inner.journal {
+            let mut line = serde_json::to_vec(&entry).expect("a log entry is plain data");
+            line.push(b'\n');
+            // One call for a line: the kernel has it whole, whatever happens to this process next.
+            if let Err(error) = journal.write_all(&line) {
+                tracing::error!(%error, "the journal of a log can't be written and ends here");
+                inner.journal = None;
+            }
+        }
+        inner.items.push_back(entry);
         seq
     }
 
@@ -82,6 +108,19 @@ mod tests {
         let last = ring.page(5, 100, 7);
         assert_eq!((last.items.len(), last.next), (0, 5));
         assert_eq!(ring.page(99, 100, 7).next, 99);
+    }
+
+    #[test]
+    fn the_journal_has_what_the_memory_has_lost() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("log.jsonl");
+        let ring = Ring::new(1);
+        ring.keep_in(&path).expect("a new file");
+        for _ in 0..3 {
+            ring.push(|seq| seq * 10);
+        }
+        assert_eq!(std::fs::read_to_string(&path).expect("the journal"), "10\n20\n30\n");
+        assert!(ring.keep_in(&path).is_err(), "another process's journal is never written over");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod policy;
 pub mod service;
 pub mod shared;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use scenario::control::{DapiCallRecord, DapiStats, Hit, MockConfig, Page};
@@ -39,6 +40,7 @@ pub async fn start(config: MockConfig, listen: impl Into<Listen>) -> Result<Runn
     callers.push(GATEWAY.to_owned());
     let shared = Arc::new(Shared::new(config, Clock::start(), closing.clone()).map_err(refused)?);
     let mut running = Running::new(listen.into(), closing);
+    running.keep_logs(&*shared)?;
     for caller in callers {
         let service = NodeManagerServer::new(Service::new(Arc::clone(&shared), &caller));
         running.serve_grpc(&format!("grpc:{caller}"), Routes::new(service)).await?;
@@ -70,6 +72,12 @@ impl Mock for Shared {
 
     fn calls(&self, after: u64, limit: usize) -> Page<DapiCallRecord> {
         self.call_log().page(after, limit, self.clock().started_unix_us())
+    }
+
+    fn keep_logs(&self, folder: &Path) -> std::io::Result<()> {
+        let start = self.clock().started_unix_us();
+        self.hit_log().keep_in(&folder.join(format!("{start}-hits.jsonl")))?;
+        self.call_log().keep_in(&folder.join(format!("{start}-calls.jsonl")))
     }
 
     fn stats(&self) -> DapiStats {

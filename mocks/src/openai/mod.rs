@@ -55,6 +55,7 @@ pub async fn start(
     let pool = Arc::new(Pool::new(config, log_max, Clock::start()).map_err(refused)?);
     let closing = CancellationToken::new();
     let mut running = Running::new(listen.into(), closing.clone());
+    running.keep_logs(&*pool)?;
     for node in 0..pool.nodes() {
         let listener = running.bind(&format!("node:{}", pool.name(node))).await?;
         let orders = pool.orders();

@@ -1,5 +1,6 @@
 //! What all nodes share: the configuration in force, gates, attempts, logs, and the control calls over them.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -173,6 +174,12 @@ impl Mock for Pool {
 
     fn calls(&self, after: u64, limit: usize) -> Page<NodeCall> {
         self.calls.page(after, limit, self.clock.started_unix_us())
+    }
+
+    fn keep_logs(&self, folder: &Path) -> std::io::Result<()> {
+        let start = self.clock().started_unix_us();
+        self.hit_log().keep_in(&folder.join(format!("{start}-hits.jsonl")))?;
+        self.call_log().keep_in(&folder.join(format!("{start}-calls.jsonl")))
     }
 
     fn stats(&self) -> OpenaiStats {

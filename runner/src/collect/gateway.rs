@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use evidence::snapshot::{GatewayEscrow, Inference, Missing, Tx};
 use serde_json::Value;
 
+use super::ask::bound;
 use super::{Surfaces, keep};
 
 /// Reads one escrow through `/devshard/{id}`, which works however many runtimes are loaded (contract gateway 0.3).
@@ -13,38 +14,64 @@ pub async fn escrow(surfaces: &Surfaces, id: &str, missing: &mut Vec<Missing>) -
     let mut raw = serde_json::Map::new();
     let mut escrow = GatewayEscrow { escrow: id.to_owned(), ..GatewayEscrow::default() };
     for name in ["status", "state", "debug/pending", "debug/inferences", "debug/signatures"] {
-        let answer = surfaces.json(&format!("{base}/{name}"), name != "status").await;
-        let Some(value) = keep(missing, &format!("gateway/{id}/{name}"), answer) else { continue };
-        match name {
-            "status" => status(&mut escrow, &value),
-            "state" => escrow.group = group(&value),
-            "debug/pending" => escrow.pending = pending(&value),
-            "debug/inferences" => escrow.inferences = inferences(&value),
-            _ => escrow.highest_quorum_nonce = value["highest_quorum_nonce"].as_u64(),
+        let len_max = match name {
+            "status" => bound::SMALL,
+            "debug/inferences" => bound::inferences(surfaces.requests_max),
+            _ => bound::STATE,
+        };
+        let take = |value: &Value| read(&mut escrow, name, value);
+        let answer = surfaces.json(&format!("{base}/{name}"), name != "status", len_max, take).await;
+        if let Some(((), value)) = keep(missing, &format!("gateway/{id}/{name}"), answer) {
+            raw.insert(name.to_owned(), value);
         }
-        raw.insert(name.to_owned(), value);
     }
     (escrow, Value::Object(raw))
 }
 
-fn status(escrow: &mut GatewayEscrow, value: &Value) {
-    escrow.nonce = value["nonce"].as_u64().unwrap_or_default();
-    value["phase"].as_str().unwrap_or_default().clone_into(&mut escrow.phase);
+/// Takes one answer into the normalised form. What an assertion would read as zero or as none must be there.
+fn read(escrow: &mut GatewayEscrow, name: &str, value: &Value) -> Result<(), String> {
+    if !value.is_object() {
+        return Err("no object".to_owned());
+    }
+    match name {
+        "status" => status(escrow, value)?,
+        "state" => escrow.group = group(value)?,
+        "debug/pending" => escrow.pending = pending(value)?,
+        "debug/inferences" => escrow.inferences = inferences(value)?,
+        _ => escrow.highest_quorum_nonce = value["highest_quorum_nonce"].as_u64(),
+    }
+    Ok(())
+}
+
+fn status(escrow: &mut GatewayEscrow, value: &Value) -> Result<(), String> {
+    escrow.nonce = value["nonce"].as_u64().ok_or("no nonce")?;
+    value["phase"].as_str().ok_or("no phase")?.clone_into(&mut escrow.phase);
     escrow.balance = value["balance"].as_u64();
     escrow.refusal_timeout_s = value["config"]["refusal_timeout"].as_u64();
     escrow.execution_timeout_s = value["config"]["execution_timeout"].as_u64();
+    Ok(())
 }
 
-fn group(value: &Value) -> Vec<String> {
-    let slots = value["group"].as_array().map(Vec::as_slice).unwrap_or_default();
+fn group(value: &Value) -> Result<Vec<String>, String> {
+    let slots = value["group"].as_array().ok_or("no group")?;
     let address = |slot: &Value| slot["validator_address"].as_str().unwrap_or_default().to_owned();
-    slots.iter().map(address).collect()
+    Ok(slots.iter().map(address).collect())
 }
 
-/// `null` and a list are both normal (contract gateway 2.4.5).
-fn pending(value: &Value) -> Vec<Tx> {
-    let entries = value["pending"].as_array().map(Vec::as_slice).unwrap_or_default();
-    entries
+/// The list of what waits: `null` and a list are both normal (contract gateway 2.4.5), its absence is not.
+///
+/// # Errors
+/// In words.
+pub fn waiting(value: &Value) -> Result<&[Value], String> {
+    match value.get("pending") {
+        Some(Value::Null) => Ok(&[]),
+        Some(Value::Array(entries)) => Ok(entries),
+        _ => Err("no list of what is pending".to_owned()),
+    }
+}
+
+fn pending(value: &Value) -> Result<Vec<Tx>, String> {
+    let entries = waiting(value)?
         .iter()
         .map(|entry| Tx {
             kind: entry["type"].as_str().unwrap_or_default().to_owned(),
@@ -54,11 +81,16 @@ fn pending(value: &Value) -> Vec<Tx> {
             escrow: None,
             digest: String::new(),
         })
-        .collect()
+        .collect();
+    Ok(entries)
 }
 
-fn inferences(value: &Value) -> BTreeMap<u64, Inference> {
-    let Some(map) = value["inferences"].as_object() else { return BTreeMap::new() };
+fn inferences(value: &Value) -> Result<BTreeMap<u64, Inference>, String> {
+    let map = match value.get("inferences") {
+        Some(Value::Object(map)) => map,
+        Some(Value::Null) => return Ok(BTreeMap::new()),
+        _ => return Err("no inferences".to_owned()),
+    };
     let slots = |value: &Value| -> Vec<u32> {
         let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
         list.iter().filter_map(|slot| u32::try_from(slot.as_u64()?).ok()).collect()
@@ -66,7 +98,8 @@ fn inferences(value: &Value) -> BTreeMap<u64, Inference> {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let number = |value: &Value| value.as_u64().unwrap_or_default();
     let small = |value: &Value| u32::try_from(number(value)).unwrap_or(u32::MAX);
-    map.iter()
+    let inferences = map
+        .iter()
         .filter_map(|(nonce, entry)| {
             let inference = Inference {
                 status: entry["status"].as_str().unwrap_or_default().to_owned(),
@@ -83,7 +116,8 @@ fn inferences(value: &Value) -> BTreeMap<u64, Inference> {
             };
             Some((nonce.parse().ok()?, inference))
         })
-        .collect()
+        .collect();
+    Ok(inferences)
 }
 
 #[cfg(test)]
@@ -98,11 +132,28 @@ mod tests {
             "max_tokens": 32, "prompt_hash": "30d3", "response_hash": "", "started_at": 1_795_990_531_u64,
             "status": "pending", "validated_by": null, "votes_invalid": 0, "votes_valid": 0}},
             "total_inferences": 7});
-        let read = inferences(&value);
+        let read = inferences(&value).unwrap();
         assert_eq!(read[&10].status, "pending");
         assert_eq!(read[&10].response_hash, None);
         assert_eq!(read[&10].validated_by, Vec::<u32>::new());
-        assert_eq!(pending(&json!({"nonce": 3, "pending": null})), vec![]);
-        assert_eq!(pending(&json!({"pending": [{"type": "finish", "id": 10}]}))[0].inference, Some(10));
+        assert_eq!(pending(&json!({"nonce": 3, "pending": null})), Ok(vec![]));
+        assert_eq!(
+            pending(&json!({"pending": [{"type": "finish", "id": 10}]})).unwrap()[0].inference,
+            Some(10)
+        );
+    }
+
+    #[test]
+    fn another_form_is_no_escrow_without_anything() {
+        let mut escrow = GatewayEscrow::default();
+        for name in ["status", "state", "debug/pending", "debug/inferences", "debug/signatures"] {
+            for value in [json!([]), json!("busy"), json!(null)] {
+                assert!(read(&mut escrow, name, &value).is_err(), "{name} {value}");
+            }
+        }
+        for name in ["status", "state", "debug/pending", "debug/inferences"] {
+            assert!(read(&mut escrow, name, &json!({"ok": true})).is_err(), "{name}");
+        }
+        assert!(read(&mut escrow, "status", &json!({"nonce": "7", "phase": "active"})).is_err());
     }
 }

@@ -9,15 +9,17 @@ use wire::devshard::{decode_diff_base64, decode_tx_base64, encode_tx};
 use wire::proto::devshard::DevshardTx;
 use wire::proto::devshard::devshard_tx;
 
+use super::ask::bound;
 use super::{HostSurface, Surfaces, keep};
 
 /// Answer of a host that was never contacted for an escrow (contract hosts 2.1, newer builds).
 const NO_SESSION: &str = "session not found";
 
-/// Diffs asked for at once: an answer must stay far below the bound of one.
-const PAGE_LEN: u64 = 2_000;
+/// Diffs asked for at once: an answer must stay far below the bound of one. A diff takes about 1 kB, one with many
+/// validations a few more.
+const PAGE_LEN: u64 = 500;
 /// Pages of one log; more is no session of a test.
-const PAGES_MAX: u64 = 10_000;
+const PAGES_MAX: u64 = 40_000;
 
 /// Reads every escrow of one host. An escrow that the gateway shows at nonce 0 is not asked for: on a July host a GET
 /// of a foreign session would create it (contract hosts 2.1). `None` = the gateway did not say.
@@ -46,13 +48,12 @@ pub async fn state(
                 continue;
             }
             Err(Unread::RunDir(error)) => return Err(error),
-            Err(Unread::Why(why)) => keep(missing, &format!("{what}/diffs"), Err(why)),
+            Err(Unread::Why(why)) => keep(missing, &format!("{what}/diffs"), Err::<Vec<Span>, _>(why)),
             Ok(log) => Some(log),
         };
-        let mempool = surfaces.json(&format!("{base}/mempool"), false).await;
-        let mempool =
-            keep(missing, &format!("{what}/mempool"), mempool.and_then(|value| read_mempool(&value)));
-        if let (Some(log), Some(mempool)) = (log, mempool) {
+        let mempool = surfaces.json(&format!("{base}/mempool"), false, bound::STATE, read_mempool).await;
+        let mempool = keep(missing, &format!("{what}/mempool"), mempool);
+        if let (Some(log), Some((mempool, _))) = (log, mempool) {
             let escrow = id.clone();
             state.escrows.push(HostEscrow { escrow, log, mempool, ..HostEscrow::default() });
         }
@@ -83,8 +84,9 @@ async fn log(
         if from > to {
             break;
         }
-        let answer = surfaces.json(&format!("{base}/diffs?from={from}&to={to}"), false).await;
-        let diffs = answer.and_then(|value| read_diffs(&value)).map_err(Unread::Why)?;
+        let url = format!("{base}/diffs?from={from}&to={to}");
+        let answer = surfaces.json(&url, false, bound::DIFFS, read_diffs).await;
+        let (diffs, _) = answer.map_err(|missed| Unread::Why(missed.to_string()))?;
         if diffs.is_empty() && nonce.is_none() {
             break;
         }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use evidence::EVIDENCE_VERSION;
-use evidence::accounting::{AccountingRow, Attempt, JoinWay, JoinedCall, JoinedRequest};
+use evidence::accounting::{AccountingRow, Attempt, JoinWay, JoinedCall, JoinedRequest, ROW_UNREAD};
 use evidence::record::RequestRecord;
 use evidence::run::RunInfo;
 use evidence::rundir::{DAPI_CALLS, LOGS, NODE_CALLS, REQUESTS, RunDir, RunReader, SNAPSHOT_FILE, SNAPSHOTS};
@@ -18,7 +18,8 @@ use scenario::control::{DapiCallRecord, NodeCall};
 use scenario::fault::{CallKind, DapiCall};
 use serde_json::Value;
 
-use super::Surfaces;
+use super::ask::bound;
+use super::{Missed, Surfaces};
 
 /// Accounting lookups at the same time.
 const LOOKUPS_AT_ONCE: usize = 16;
@@ -126,7 +127,7 @@ pub async fn join(surfaces: &Surfaces, input: &JoinInput) -> Vec<JoinedRequest> 
 async fn read_rows(
     surfaces: &Surfaces,
     lookups: Vec<(usize, (String, String))>,
-) -> HashMap<usize, Result<AccountingRow, String>> {
+) -> HashMap<usize, Result<AccountingRow, Missed>> {
     futures_util::stream::iter(lookups)
         .map(|(at, (escrow, id))| async move { (at, row(surfaces, &escrow, &id).await) })
         .buffer_unordered(LOOKUPS_AT_ONCE)
@@ -134,10 +135,13 @@ async fn read_rows(
         .await
 }
 
-async fn row(surfaces: &Surfaces, escrow: &str, id: &str) -> Result<AccountingRow, String> {
+async fn row(surfaces: &Surfaces, escrow: &str, id: &str) -> Result<AccountingRow, Missed> {
     let url = format!("{}/devshard/{escrow}/v1/requests/{id}", surfaces.gateway);
-    let value = surfaces.json(&url, true).await?;
-    Ok(read_row(escrow, &value))
+    let named = |value: &Value| match value["request_id"].as_str() {
+        Some(_) => Ok(read_row(escrow, value)),
+        None => Err("no request_id".to_owned()),
+    };
+    Ok(surfaces.json(&url, true, bound::SMALL, named).await?.0)
 }
 
 /// Reads a row of contract gateway 2.4.6.
@@ -266,7 +270,7 @@ fn one(
 /// A repeated body that missed the cache ran a race of its own, and its calls carry the marker of the request that it
 /// repeats: they go to the line whose attempts name their nonces. Where both lines name a nonce, each in an escrow of
 /// its own, the terminal line of the host tells whose call it is.
-fn repeated(found: &mut [Found], rows: &HashMap<usize, Result<AccountingRow, String>>, input: &JoinInput) {
+fn repeated(found: &mut [Found], rows: &HashMap<usize, Result<AccountingRow, Missed>>, input: &JoinInput) {
     let places: HashMap<u64, usize> = found.iter().map(|f| f.joined.index).zip(0..).collect();
     let request_ids: HashMap<(&str, u64), &str> = input
         .calls
@@ -326,11 +330,15 @@ fn joined_call(call: &NodeCall, lock_host: &HashMap<&str, &str>) -> JoinedCall {
     }
 }
 
-fn finish(found: Found, row: Option<&Result<AccountingRow, String>>, statuses: &Statuses) -> JoinedRequest {
+fn finish(found: Found, row: Option<&Result<AccountingRow, Missed>>, statuses: &Statuses) -> JoinedRequest {
     let mut joined = found.joined;
     match row {
         Some(Ok(row)) => joined.accounting = Some(row.clone()),
-        Some(Err(why)) => joined.missing.push(format!("accounting row: {why}")),
+        // The gateway says that it has none.
+        Some(Err(why @ Missed::Status(400 | 404, _))) => {
+            joined.missing.push(format!("accounting row: {why}"));
+        }
+        Some(Err(why)) => joined.missing.push(format!("{ROW_UNREAD}: {why}")),
         None => {}
     }
     let row = joined.accounting.as_ref();

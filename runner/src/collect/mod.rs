@@ -3,6 +3,7 @@
 //! A surface that doesn't answer is never an error of the run: it becomes a `Missing` entry, and the assertions that
 //! need it answer unknown.
 
+pub mod ask;
 pub mod gateway;
 pub mod host;
 pub mod join;
@@ -15,16 +16,13 @@ use std::time::Duration;
 use evidence::snapshot::Missing;
 use serde_json::Value;
 
-use crate::control::bounded_body;
-
-/// Largest answer of a surface that is read.
-pub const ANSWER_LEN_MAX: usize = 256 * 1024 * 1024;
+use ask::{Ask, Refusal, begin, bound};
 
 /// Where the surfaces of one Devshard are.
 #[derive(Clone, Debug)]
 pub struct Surfaces {
     /// HTTP client of the run.
-    pub client: reqwest::Client,
+    pub ask: Ask,
     /// Gateway base URL.
     pub gateway: String,
     /// Admin bearer of the gateway.
@@ -35,6 +33,8 @@ pub struct Surfaces {
     pub session_prefix: String,
     /// Escrow ids.
     pub escrows: Vec<String>,
+    /// Length of the plan: some answers grow with it, and so do their bounds.
+    pub requests_max: u64,
 }
 
 /// One host's surface.
@@ -49,58 +49,111 @@ pub struct HostSurface {
 }
 
 impl Surfaces {
-    /// GET with the admin bearer when `admin`, decoded as JSON.
+    /// GET with the admin bearer when `admin`, at most `len_max` bytes, decoded as JSON and read into what it is.
     ///
     /// # Errors
-    /// Status, transport or parse failure in words.
-    pub async fn json(&self, url: &str, admin: bool) -> Result<Value, String> {
-        let mut request = self.client.get(url);
+    /// [`Missed`]; what `read` finds wrong with the form of the answer is a refusal.
+    pub async fn json<T>(
+        &self,
+        url: &str,
+        admin: bool,
+        len_max: usize,
+        read: impl FnOnce(&Value) -> Result<T, String>,
+    ) -> Result<(T, Value), Missed> {
+        let mut request = self.ask.client().get(url);
         if admin {
             request = request.bearer_auth(&self.admin_key);
         }
-        let answer = request.send().await.map_err(|error| error.to_string())?;
-        let status = answer.status();
-        let body = bounded_body(answer, ANSWER_LEN_MAX).await?;
-        if !status.is_success() {
-            let text = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
-            return Err(format!("{status}: {text}"));
+        let (status, body) = self.ask.send(request, len_max).await?;
+        if status >= 300 {
+            return Err(Missed::Status(status, begin(&body)));
         }
-        serde_json::from_slice(&body).map_err(|error| format!("the answer is not JSON: {error}"))
+        let refused = |refusal| Missed::Refused(self.ask.count(url, refusal));
+        let value: Value = serde_json::from_slice(&body)
+            .map_err(|error| refused(Refusal::Unreadable(format!("JSON: {error}"))))?;
+        drop(body);
+        match read(&value) {
+            Ok(read) => Ok((read, value)),
+            Err(why) => Err(refused(Refusal::Form(why))),
+        }
     }
 
-    /// GET as text.
+    /// A page of Prometheus text, as text and as series.
     ///
     /// # Errors
     /// As [`Surfaces::json`].
-    pub async fn text(&self, url: &str) -> Result<String, String> {
-        let answer = self.client.get(url).send().await.map_err(|error| error.to_string())?;
-        let status = answer.status();
-        let body = bounded_body(answer, ANSWER_LEN_MAX).await?;
-        if !status.is_success() {
-            return Err(status.to_string());
+    pub async fn metrics(&self, base: &str) -> Result<(String, metrics::Series), Missed> {
+        let url = format!("{base}/metrics");
+        let request = self.ask.client().get(&url);
+        let (status, body) = self.ask.send(request, bound::METRICS).await?;
+        if status >= 300 {
+            return Err(Missed::Status(status, begin(&body)));
         }
-        Ok(String::from_utf8_lossy(&body).into_owned())
+        let text = String::from_utf8_lossy(&body).into_owned();
+        let series = metrics::series(&text).map_err(|why| {
+            let refusal = Refusal::Unreadable(format!("a page of metrics: {why}"));
+            self.ask.count(&url, refusal)
+        })?;
+        Ok((text, series))
     }
 
     /// POST without a body, with the admin bearer and a time limit of its own; gives status and body text.
     ///
     /// # Errors
-    /// Transport failure in words.
+    /// Refusal in words.
     pub async fn post(&self, url: &str, limit: Duration) -> Result<(u16, String), String> {
-        let request = self.client.post(url).bearer_auth(&self.admin_key).timeout(limit);
-        let answer = request.send().await.map_err(|error| error.to_string())?;
-        let status = answer.status().as_u16();
-        let body = bounded_body(answer, ANSWER_LEN_MAX).await?;
+        let request = self.ask.client().post(url).bearer_auth(&self.admin_key).timeout(limit);
+        let answer = self.ask.send(request, bound::SMALL).await;
+        let (status, body) = answer.map_err(|refusal| refusal.to_string())?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// The same for an order that a good answer confirms with the nonce it came to (sync and finalize, contract gateway
+    /// 2.4.5 and 2.5): a page of something else is no confirmation.
+    ///
+    /// # Errors
+    /// Refusal in words.
+    pub async fn order(&self, url: &str, limit: Duration) -> Result<(u16, String), String> {
+        let (status, text) = self.post(url, limit).await?;
+        let confirmed = || serde_json::from_str::<Value>(&text).ok()?["nonce"].as_u64();
+        if status < 300 && confirmed().is_none() {
+            return Err(self.ask.count(url, Refusal::Form("no nonce".to_owned())).to_string());
+        }
+        Ok((status, text))
+    }
+
+    /// Service at a `host:port`.
+    #[must_use]
+    pub fn service_at(&self, origin: &str) -> Option<&str> {
+        if ask::origin(&self.gateway) == origin {
+            return Some("gateway");
+        }
+        let host = self.hosts.iter().find(|host| ask::origin(&host.base) == origin);
+        host.map(|host| host.service.as_str())
     }
 }
 
+/// Why something was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Missed {
+    /// The service answered with a status of failure and this text.
+    #[error("{0}: {1}")]
+    Status(u16, String),
+    /// There was no answer that could be used.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
 /// Keeps an answer, or notes that it is missing.
-pub fn keep<T>(missing: &mut Vec<Missing>, what: &str, answer: Result<T, String>) -> Option<T> {
+pub fn keep<T>(
+    missing: &mut Vec<Missing>,
+    what: &str,
+    answer: Result<T, impl std::fmt::Display>,
+) -> Option<T> {
     match answer {
         Ok(value) => Some(value),
         Err(why) => {
-            let why = why.chars().take(300).collect();
+            let why = why.to_string().chars().take(300).collect();
             missing.push(Missing { what: what.to_owned(), why });
             None
         }

@@ -1,5 +1,7 @@
 //! One snapshot of everything (design section 3, steps 3 and 6).
 
+use std::path::PathBuf;
+
 use evidence::rundir::{METRICS, RunDir, SNAPSHOT_FILE, SNAPSHOTS};
 use evidence::sessions::SessionLog;
 use evidence::snapshot::Snapshot;
@@ -7,7 +9,8 @@ use scenario::control::{CONTROL_VERSION, ChainStats, DapiStats, OpenaiStats};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Surfaces, gateway, host, keep, metrics};
+use super::ask::bound;
+use super::{Surfaces, gateway, host, keep};
 use crate::control::Control;
 use crate::error::RunnerError;
 
@@ -20,6 +23,9 @@ pub struct Mocks {
     pub dapi: Option<Control>,
     /// `mock-chain`.
     pub chain: Option<Control>,
+    /// Folder with a folder for each mock that writes its logs there too; what a process that has ended did not show
+    /// is read from it.
+    pub journal: Option<PathBuf>,
 }
 
 /// One `mock-openai` process.
@@ -64,6 +70,15 @@ impl Mocks {
         pool || ["mock-openai", "mock-dapi", "mock-chain"].contains(&service)
     }
 
+    /// Mock whose control is at a `host:port`.
+    #[must_use]
+    pub fn service_at(&self, origin: &str) -> Option<&str> {
+        let others = [("mock-dapi", &self.dapi), ("mock-chain", &self.chain)];
+        let pools = self.openai.iter().map(|pool| (pool.service.as_str(), &pool.control));
+        let others = others.into_iter().filter_map(|(name, control)| Some((name, control.as_ref()?)));
+        pools.chain(others).find(|(_, control)| control.origin() == origin).map(|(name, _)| name)
+    }
+
     /// Statistics of the chain.
     ///
     /// # Errors
@@ -104,8 +119,10 @@ pub async fn take(
         dir.write_json(&format!("{folder}/gateway-escrow-{id}.json"), &raw)?;
         snapshot.escrows.push(escrow);
     }
-    let admin = surfaces.json(&format!("{}/v1/admin/state", surfaces.gateway), true).await;
-    if let Some(admin) = keep(&mut missing, "gateway/admin/state", admin) {
+    let url = format!("{}/v1/admin/state", surfaces.gateway);
+    let object = |value: &Value| value.is_object().then_some(()).ok_or("no object".to_owned());
+    let admin = surfaces.json(&url, true, bound::STATE, object).await;
+    if let Some(((), admin)) = keep(&mut missing, "gateway/admin/state", admin) {
         active_requests(&mut snapshot, &admin);
         dir.write_json(&format!("{folder}/gateway-admin-state.json"), &admin)?;
     }
@@ -145,16 +162,16 @@ async fn scrape(
     missing: &mut Vec<evidence::snapshot::Missing>,
 ) -> Result<(), RunnerError> {
     let folder = format!("{METRICS}/{}", snapshot.moment.dir());
-    let text = surfaces.text(&format!("{}/metrics", surfaces.gateway)).await;
-    if let Some(text) = keep(missing, "gateway/metrics", text) {
+    let page = surfaces.metrics(&surfaces.gateway).await;
+    if let Some((text, series)) = keep(missing, "gateway/metrics", page) {
         dir.write_text(&format!("{folder}/gateway.prom"), &text)?;
-        snapshot.gateway_metrics = metrics::series(&text);
+        snapshot.gateway_metrics = series;
     }
     for host in &surfaces.hosts {
-        let text = surfaces.text(&format!("{}/metrics", host.base)).await;
-        if let Some(text) = keep(missing, &format!("{}/metrics", host.service), text) {
+        let page = surfaces.metrics(&host.base).await;
+        if let Some((text, series)) = keep(missing, &format!("{}/metrics", host.service), page) {
             dir.write_text(&format!("{folder}/{}.prom", host.service), &text)?;
-            snapshot.host_metrics.insert(host.service.clone(), metrics::series(&text));
+            snapshot.host_metrics.insert(host.service.clone(), series);
         }
     }
     Ok(())

@@ -61,11 +61,15 @@ pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
     if request.analysis_only {
         return Ok(Outcome::Fail);
     }
-    let index = judged.evidence.index_of(&request.failure);
+    let alone = judged.evidence.index_of(&request.failure).filter(|_| request.alone);
+    if request.alone && alone.is_none() {
+        let text = "--alone has no effect: this is a failure of the run, not of one request";
+        crate::view::say(text);
+    }
     let mut reproduced = 0;
     let mut last = Outcome::Unknown;
     for number in 1..=request.times {
-        let again = replay(request, &judged, index.filter(|_| request.alone))?;
+        let again = replay(request, &judged, alone)?;
         last = again.assertions.verdict;
         let now: Fired = all_fired(&again);
         let hit = fired.iter().any(|wanted| now.contains(wanted));
@@ -81,33 +85,43 @@ pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
             request.times, again.evidence.run.run_id
         ));
     }
-    conclude(request, reproduced, last)
+    conclude(request.times, reproduced, alone.is_some());
+    caveats(&judged.evidence.run.resolved, alone.is_some());
+    Ok(if reproduced > 0 { Outcome::Fail } else { last })
 }
 
-fn conclude(request: &Request, reproduced: u32, last: Outcome) -> Result<Outcome, RunnerError> {
-    let how = if request.alone { "alone" } else { "with its neighbours" };
-    if request.times > 1 {
-        let interval = stats::interval::wilson(u64::from(reproduced), u64::from(request.times));
+/// The level that was reached.
+fn conclude(times: u32, reproduced: u32, alone: bool) {
+    let how = if alone { "alone" } else { "with its neighbours" };
+    let level = match reproduced {
+        0 => format!("level 2, plan-exact: the same plan was run {how}, and the failure did not come back"),
+        _ => format!("level 2, plan-exact: reached, {how}: same plan, same faults, recorded node order"),
+    };
+    crate::view::say(&level);
+    if times > 1 {
+        let interval = stats::interval::wilson(u64::from(reproduced), u64::from(times));
         let words = interval.map_or_else(String::new, |interval| {
             format!(", 95 % interval {:.3} to {:.3}", interval.low, interval.high)
         });
-        crate::view::say(&format!("level 3, statistical: {reproduced} of {} {how}{words}", request.times));
-    } else if reproduced > 0 {
-        crate::view::say(&format!(
-            "level 2, plan-exact: reached, {how}: same plan, same faults, recorded node order"
-        ));
-        crate::view::say(
-            "(the order in which requests race is not part of the plan: no claim is made about races)",
-        );
-    } else {
-        crate::view::say(&format!(
-            "level 2, plan-exact: the same plan was run {how}, and the failure did not come back"
-        ));
+        crate::view::say(&format!("level 3, statistical: {reproduced} of {times} {how}{words}"));
     }
-    Ok(match (reproduced, last) {
-        (0, outcome) => outcome,
-        _ => Outcome::Fail,
-    })
+}
+
+/// What the plan does not fix, so that nobody takes the same plan for the same run.
+fn caveats(resolved: &Resolved, alone: bool) {
+    if !alone {
+        let text = "(the order in which requests race is not part of the plan: no claim is made about races)";
+        crate::view::say(text);
+    }
+    match (resolved.scenario.actions.is_empty(), alone) {
+        (true, _) => {}
+        (false, true) => crate::view::say(
+            "(without its service actions: they come at request counts that one request never reaches)",
+        ),
+        (false, false) => crate::view::say(
+            "(service actions come at the same request counts; what is in flight at that moment is not part of the plan)",
+        ),
+    }
 }
 
 /// What stored evidence says about one failure.
@@ -156,10 +170,9 @@ fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<J
         rules_off: run.rules_off.clone(),
         known: crate::judge::Known::default(),
     };
-    let of = ReproOf { run_id: run.run_id.clone(), failure: request.failure.clone() };
+    let of = ReproOf { run_id: run.run_id.clone(), failure: request.failure.clone(), only: alone };
     let source = (run.scenario_file.clone(), run.scenario_file_blake3.clone());
-    let mut prepared = Prepared::of(resolved, source, run.limits.clone(), &options, Some(of))?;
-    prepared.only = alone;
+    let prepared = Prepared::of(resolved, source, run.limits.clone(), &options, Some(of))?;
     let finished = block_on(crate::life::run::run(prepared, false))??;
     judge(&RunReader::new(&finished.dir)).map_err(|none| RunnerError::environment(none.0))
 }
@@ -174,7 +187,11 @@ fn pinned(judged: &Judgement, alone: Option<u64>) -> Resolved {
         resolved.scenario.allocator.order = order;
     }
     if alone.is_some() {
-        resolved.scenario.workload.steps = vec![Step { concurrency: 1, requests: Some(1), duration: None }];
+        let workload = &mut resolved.scenario.workload;
+        workload.steps = vec![Step { concurrency: 1, requests: Some(1), duration: None }];
+        workload.search = None;
+        workload.recovery = None;
+        resolved.scenario.actions.clear();
         resolved.scenario.minimum = Minimum::default();
     }
     resolved

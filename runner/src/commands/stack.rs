@@ -29,10 +29,10 @@ pub fn plan(options: &Options, as_json: bool) -> Result<Outcome, RunnerError> {
     let plan = plan_of(&loaded.resolved, &options.choice, &keys, &folders)?;
     if as_json {
         let text = serde_json::to_string_pretty(&plan).map_err(|e| RunnerError::Internal(e.to_string()))?;
-        println!("{text}");
+        crate::view::say(&text);
     } else {
-        plan.lines().iter().for_each(|line| println!("{line}"));
-        println!("plan {}", plan.hash());
+        plan.lines().iter().for_each(|line| crate::view::say(line));
+        crate::view::say(&format!("plan {}", plan.hash()));
     }
     Ok(Outcome::Pass)
 }

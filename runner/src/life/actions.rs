@@ -54,7 +54,8 @@ pub async fn undo(
     Ok(())
 }
 
-/// A mock's logs live in its process: they are read before it may end, and begin anew after a start.
+/// A mock's logs live in its process: they are read before it may end, completed from its journal when it has ended,
+/// and begin anew after a start.
 async fn on_service(
     action: &ServiceAction,
     running: &Running,
@@ -73,6 +74,14 @@ async fn on_service(
     }
     match provider.act(action, running, context).await {
         Ok(()) => {
+            match action {
+                ServiceAction::Pause(service) => logs.froze(service),
+                ServiceAction::Unpause(service) => logs.thawed(service),
+                _ => {}
+            }
+            if let Some(service) = ends {
+                logs.ended(service, &running.mocks)?;
+            }
             if let Some(service) = starts {
                 logs.restarted(service);
             }

@@ -9,9 +9,12 @@ use evidence::drain::{DrainPart, DrainSample, SIGNALS};
 use evidence::event::EventKind;
 use evidence::rundir::{DRAIN, LineWriter, RunDir};
 use scenario::control::{DapiStats, OpenaiStats};
+use serde_json::Value;
 
 use super::dispatcher::Dispatcher;
-use crate::collect::metrics::{series, sum};
+use crate::collect::ask::bound;
+use crate::collect::gateway::waiting as waiting_at;
+use crate::collect::metrics::sum;
 use crate::error::RunnerError;
 use crate::stack::Running;
 
@@ -20,8 +23,10 @@ const SYNC_ROUNDS_MAX: u32 = 12;
 /// Looks at the signals after one round of sync, and the pause between them.
 const QUIET_LOOKS_MAX: u32 = 20;
 const QUIET_PAUSE: Duration = Duration::from_millis(50);
-/// Time limit of one sync or finalize call.
+/// Time limit of one sync or finalize call; it is shorter where the whole drain may not take that long.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
+/// Shortest limit of such a call: what works at all is done by then.
+const CALL_LIMIT_MIN: Duration = Duration::from_secs(5);
 /// Part of a service's answer that is kept in an event.
 const DETAIL_LEN_MAX: usize = 300;
 
@@ -117,20 +122,28 @@ impl<'a> Drainer<'a> {
         let mut stable = 0;
         for round in 1..=SYNC_ROUNDS_MAX {
             let mut nonces = Vec::new();
+            let mut seen = true;
             waiting = 0;
             for escrow in &self.running.surfaces.escrows {
                 let base = format!("{}/devshard/{escrow}/v1/debug", self.running.surfaces.gateway);
                 let url = format!("{base}/sync-hosts");
-                let answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+                let answer = dispatcher.through(self.running.surfaces.order(&url, self.call_limit())).await?;
                 log_step(dispatcher, "sync", escrow, &answer)?;
                 let url = format!("{base}/pending");
-                let pending = dispatcher.through(self.running.surfaces.json(&url, true)).await?;
-                let pending = pending.unwrap_or_default();
-                waiting += pending["pending"].as_array().map_or(0, |list| list.len() as u64);
-                nonces.push(pending["nonce"].as_u64());
+                let read = |value: &Value| {
+                    let nonce = value["nonce"].as_u64().ok_or("no nonce")?;
+                    Ok((waiting_at(value)?.len() as u64, nonce))
+                };
+                let pending = self.running.surfaces.json(&url, true, bound::STATE, read);
+                let pending = dispatcher.through(pending).await?;
+                // What can't be read is not settled.
+                seen &= pending.is_ok();
+                let (count, nonce) = pending.map_or((0, None), |((count, nonce), _)| (count, Some(nonce)));
+                waiting += count;
+                nonces.push(nonce);
             }
             let signals = self.quiet(dispatcher).await?;
-            let quiet = all_zero(&signals);
+            let quiet = seen && all_zero(&signals);
             stable = if quiet && waiting == 0 { stable + 1 } else { 0 };
             let settled = quiet && waiting == 0 && before.as_ref() == Some(&nonces);
             let last = (round == SYNC_ROUNDS_MAX).then_some("rounds");
@@ -144,11 +157,16 @@ impl<'a> Drainer<'a> {
         Ok(waiting)
     }
 
+    fn call_limit(&self) -> Duration {
+        self.limits.timeout.clamp(CALL_LIMIT_MIN, CALL_LIMIT)
+    }
+
     /// Waits a short while for all signals to be zero; gives the last look.
     async fn quiet(&self, dispatcher: &mut Dispatcher) -> Result<BTreeMap<String, Option<f64>>, RunnerError> {
         let mut signals = dispatcher.through(read_signals(self.running)).await?;
         for _ in 1..QUIET_LOOKS_MAX {
-            if all_zero(&signals) {
+            // What can't be read does not become quiet by waiting.
+            if !signals.values().flatten().any(|value| *value != 0.0) {
                 break;
             }
             dispatcher.through(tokio::time::sleep(QUIET_PAUSE)).await?;
@@ -168,14 +186,14 @@ impl<'a> Drainer<'a> {
         let deadline_us = dispatcher.at_us().saturating_add(timeout_us);
         for escrow in &self.running.surfaces.escrows {
             let url = format!("{}/devshard/{escrow}/v1/finalize", self.running.surfaces.gateway);
-            let mut answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+            let mut answer = dispatcher.through(self.running.surfaces.order(&url, self.call_limit())).await?;
             while matches!(answer, Ok((409, _)))
                 && dispatcher.at_us() < deadline_us
                 && dispatcher.signals == 0
             {
                 // A signal cuts the pause; the loop ends by its own condition then.
                 let _cut = dispatcher.during(tokio::time::sleep(self.limits.interval)).await?;
-                answer = dispatcher.through(self.running.surfaces.post(&url, CALL_LIMIT)).await?;
+                answer = dispatcher.through(self.running.surfaces.order(&url, self.call_limit())).await?;
             }
             log_step(dispatcher, "finalize", escrow, &answer)?;
         }
@@ -206,13 +224,12 @@ fn log_step(
 /// Reads every signal of [`SIGNALS`]; what can't be read is `None`, which is never zero.
 pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
     let surfaces = &running.surfaces;
-    let gateway =
-        surfaces.text(&format!("{}/metrics", surfaces.gateway)).await.ok().map(|text| series(&text));
+    let gateway = surfaces.metrics(&surfaces.gateway).await.ok().map(|(_, series)| series);
     let mut hosts = Some(Vec::new());
     for host in &surfaces.hosts {
-        let text = surfaces.text(&format!("{}/metrics", host.base)).await.ok();
-        hosts = hosts.zip(text).map(|(mut all, text)| {
-            all.push(series(&text));
+        let page = surfaces.metrics(&host.base).await.ok();
+        hosts = hosts.zip(page).map(|(mut all, (_, series))| {
+            all.push(series);
             all
         });
     }

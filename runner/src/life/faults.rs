@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::dispatcher::Dispatcher;
 use crate::collect::Surfaces;
+use crate::collect::ask::{Refusal, begin, bound};
 use crate::control::Control;
 use crate::error::RunnerError;
 use crate::stack::Running;
@@ -51,20 +52,18 @@ pub async fn gateway_settings(
     let mut wanted = base_settings(&running.model);
     merge(&mut wanted, &resolved.scenario.devshard.settings);
     let url = format!("{}/v1/admin/settings", running.surfaces.gateway);
-    let post = running
-        .surfaces
-        .client
-        .post(&url)
-        .bearer_auth(&running.surfaces.admin_key)
-        .json(&Value::Object(wanted.clone()))
-        .send();
+    let ask = &running.surfaces.ask;
+    let post = ask.client().post(&url).bearer_auth(&running.surfaces.admin_key);
+    let post = ask.send(post.json(&Value::Object(wanted.clone())), bound::SMALL);
     let answer = dispatcher.through(post).await?;
-    let answer = answer.map_err(|error| RunnerError::environment(format!("gateway settings: {error}")))?;
-    if !answer.status().is_success() {
-        return Err(RunnerError::environment(format!("gateway settings: {}", answer.status())));
+    let (status, body) =
+        answer.map_err(|error| RunnerError::environment(format!("gateway settings: {error}")))?;
+    if status >= 300 {
+        return Err(RunnerError::environment(format!("gateway settings: {status}: {}", begin(&body))));
     }
-    let read = dispatcher.through(running.surfaces.json(&url, true)).await?;
-    let read =
+    let read = running.surfaces.json(&url, true, bound::SMALL, |_| Ok(()));
+    let read = dispatcher.through(read).await?;
+    let ((), read) =
         read.map_err(|error| RunnerError::environment(format!("reading gateway settings: {error}")))?;
     match first_difference("", &Value::Object(wanted), &read) {
         None => Ok(()),
@@ -107,12 +106,14 @@ pub async fn protocol_waits(running: &Running) -> Result<(u64, u64), RunnerError
     let mut waits = (0, 0);
     for escrow in &running.surfaces.escrows {
         let url = format!("{}/devshard/{escrow}/v1/status", running.surfaces.gateway);
-        let status = running.surfaces.json(&url, false).await;
-        let status = status
+        let read = |status: &Value| {
+            let wait = |name: &str| status["config"][name].as_u64().ok_or(format!("no config.{name}"));
+            Ok((wait("refusal_timeout")?, wait("execution_timeout")?))
+        };
+        let status = running.surfaces.json(&url, false, bound::SMALL, read).await;
+        let (of_escrow, _) = status
             .map_err(|error| RunnerError::environment(format!("status of escrow {escrow}: {error}")))?;
-        let wait = |name: &str| status["config"][name].as_u64().unwrap_or_default();
-        waits.0 = waits.0.max(wait("refusal_timeout"));
-        waits.1 = waits.1.max(wait("execution_timeout"));
+        waits = (waits.0.max(of_escrow.0), waits.1.max(of_escrow.1));
     }
     Ok(waits)
 }
@@ -137,7 +138,9 @@ pub async fn canaries(running: &Running, dispatcher: &mut Dispatcher) -> Result<
                     break;
                 }
                 Ok(status) => last = format!("status {status}"),
-                Err(error) => last = error,
+                // It hung twice: more tries would only wait longer.
+                Err(Refusal::LeftAlone) => break,
+                Err(error) => last = error.to_string(),
             }
             let pause = Duration::from_millis(50 * u64::from(attempt + 1));
             if dispatcher.during(tokio::time::sleep(pause)).await?.is_err() {
@@ -152,14 +155,12 @@ pub async fn canaries(running: &Running, dispatcher: &mut Dispatcher) -> Result<
     Ok(())
 }
 
-async fn canary(surfaces: &Surfaces, escrow: &str, model: &str) -> Result<u16, String> {
+async fn canary(surfaces: &Surfaces, escrow: &str, model: &str) -> Result<u16, Refusal> {
     let body = json!({"model": model, "max_tokens": 1, "stream": false,
         "messages": [{"role": "user", "content": format!("[canary:{escrow}] are you there?")}]});
     let url = format!("{}/devshard/{escrow}/v1/chat/completions", surfaces.gateway);
-    let answer = surfaces.client.post(url).timeout(CANARY_LIMIT).json(&body).send().await;
-    let answer = answer.map_err(|error| error.to_string())?;
-    let status = answer.status().as_u16();
-    crate::control::bounded_body(answer, 1 << 20).await?;
+    let request = surfaces.ask.client().post(url).timeout(CANARY_LIMIT).json(&body);
+    let (status, _) = surfaces.ask.send(request, bound::SMALL).await?;
     Ok(status)
 }
 
@@ -241,8 +242,13 @@ impl FaultConfigs {
         }
         if let Some(chain) = &running.mocks.chain {
             let now = dispatcher.through(chain.config()).await?;
-            let Ok(MockConfig::Chain(now)) = now else {
-                return Err(RunnerError::environment("mock-chain does not show its configuration"));
+            let now = match now {
+                Ok(MockConfig::Chain(now)) => now,
+                other => {
+                    let why = other.map_or_else(|why| why, |_| "it shows another mock's".to_owned());
+                    let text = format!("mock-chain does not show its configuration: {why}");
+                    return Err(RunnerError::environment(text));
+                }
             };
             configs.push(("mock-chain", chain, MockConfig::Chain(self.chain(on, now))));
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use scenario::model::Resolved;
+use scenario::profile::Profile;
 
 use crate::clock::unix_us;
 use crate::error::RunnerError;
@@ -13,6 +14,8 @@ use crate::error::RunnerError;
 const DISK_FREE_MIN: u64 = 16 * 1024 * 1024;
 /// What one request leaves behind on the disk: record, plan line, calls, diffs in four snapshots; measured 12 kB.
 const DISK_PER_REQUEST: u64 = 16 * 1024;
+/// Requests a second that a real host takes of one sender and escrow (contract gateway 0.16, hosts 3).
+const HOST_RATE_MAX: u64 = 100;
 /// Files that a program opens whatever the load is.
 const FILES_BASE: u64 = 256;
 /// Local ports used whatever the load is.
@@ -89,8 +92,7 @@ impl Machine {
 #[must_use]
 pub fn checks(resolved: &Resolved, machine: &Machine) -> Vec<Check> {
     let scenario = &resolved.scenario;
-    let steps = scenario.workload.steps.iter().map(|step| u64::from(step.concurrency));
-    let concurrency = steps.max().unwrap_or(1);
+    let concurrency = concurrency_max(resolved);
     let hops = 2 + u64::from(scenario.devshard.participants);
     let connections = concurrency.saturating_mul(hops);
     let disk = resolved.requests_max.saturating_mul(DISK_PER_REQUEST).max(DISK_FREE_MIN);
@@ -131,9 +133,47 @@ pub fn checks(resolved: &Resolved, machine: &Machine) -> Vec<Check> {
             disk,
             "free some or give another --results",
         ),
+        host_rate(resolved, concurrency),
         cores,
         clock,
     ]
+}
+
+/// The most requests that any step keeps in flight, or a search may try.
+fn concurrency_max(resolved: &Resolved) -> u64 {
+    let workload = &resolved.scenario.workload;
+    let steps = workload.all_steps().into_iter().map(|step| step.concurrency);
+    let most = steps.chain(workload.search.as_ref().map(|search| search.to)).max();
+    u64::from(most.unwrap_or(1).max(1))
+}
+
+/// A real host takes so many requests a second of one escrow; beyond, it answers 429 and is quarantined by the gateway
+/// for an hour, and every later request fails (contract gateway 0.16, hosts 3). How fast the plan can become is known
+/// from the profiles: no request is shorter than its node's shortest answer.
+fn host_rate(resolved: &Resolved, concurrency: u64) -> Check {
+    let devshard = &resolved.scenario.devshard;
+    let (escrows, hosts) = (u64::from(devshard.escrows), u64::from(devshard.participants));
+    let limit = escrows.saturating_mul(hosts).saturating_mul(HOST_RATE_MAX);
+    let tokens = u64::from(resolved.scenario.workload.max_tokens.max(1));
+    let shortest = |behaviour: &Profile| {
+        let between = behaviour.token_interval.min.us().saturating_mul(tokens - 1);
+        behaviour.ttft.min.us().saturating_add(between)
+    };
+    let answer_us = resolved.nodes.iter().map(|node| shortest(&node.behaviour)).min().unwrap_or_default();
+    let reachable = concurrency.saturating_mul(1_000_000).checked_div(answer_us);
+    let have =
+        format!("{limit} a second ({escrows} escrows on {hosts} hosts, {HOST_RATE_MAX} for each pair)");
+    let (text, finding) = match reachable {
+        Some(reachable) if reachable <= limit => {
+            (format!("host rate limit: {have}, the plan reaches {reachable} at most"), Finding::Enough)
+        }
+        reachable => {
+            let most = reachable.map_or("any number".to_owned(), |reachable| reachable.to_string());
+            let advice = "add escrows or lower the concurrency when the hosts are real ones";
+            (format!("host rate limit: {have}, the plan could reach {most}; {advice}"), Finding::Note)
+        }
+    };
+    Check { name: "host rate", text, finding }
 }
 
 /// Refuses what is short.
@@ -166,6 +206,8 @@ pub fn table(checks: &[Check]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use scenario::model::Search;
+
     use crate::input::{Overrides, load};
 
     fn resolved() -> Resolved {
@@ -187,6 +229,39 @@ mod tests {
         let checks = checks(&resolved(), &ROOMY);
         assert!(checks.iter().all(|check| check.finding == Finding::Enough), "{checks:?}");
         require(&checks).unwrap();
+    }
+
+    #[test]
+    fn a_plan_that_could_outrun_the_hosts_is_noted() {
+        let of = |resolved: &Resolved| {
+            checks(resolved, &ROOMY).into_iter().find(|c| c.name == "host rate").unwrap()
+        };
+        // Four escrows on three hosts; 36 ms is the shortest answer of 32 tokens: 8 in flight make 222 a second.
+        let mut resolved = resolved();
+        let enough = of(&resolved);
+        assert_eq!(enough.finding, Finding::Enough);
+        assert!(
+            enough.text.contains("1200 a second") && enough.text.contains("reaches 222"),
+            "{}",
+            enough.text
+        );
+        resolved.scenario.devshard.escrows = 1;
+        resolved.scenario.workload.steps[0].concurrency = 11;
+        let noted = of(&resolved);
+        assert_eq!(noted.finding, Finding::Note);
+        assert!(noted.text.contains("could reach 305"), "{}", noted.text);
+    }
+
+    #[test]
+    fn a_search_needs_what_its_highest_level_needs() {
+        let mut resolved = resolved();
+        resolved.scenario.workload.search = Some(Search { from: 1, to: 256, requests: None });
+        let files = |resolved: &Resolved| checks(resolved, &ROOMY).remove(0).text;
+        assert!(
+            files(&resolved).ends_with(&format!("the plan needs {}", 256 * 5 + FILES_BASE)),
+            "{}",
+            files(&resolved)
+        );
     }
 
     #[test]

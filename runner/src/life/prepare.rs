@@ -54,8 +54,6 @@ pub struct Prepared {
     pub programs: Programs,
     /// Personality and defect.
     pub choice: Choice,
-    /// Only this plan index is sent (`repro --alone`).
-    pub only: Option<u64>,
     /// Known findings.
     pub known: Known,
 }
@@ -115,7 +113,6 @@ impl Prepared {
             results: options.results.clone(),
             programs,
             choice: options.choice.clone(),
-            only: None,
             known: options.known.clone(),
         })
     }
@@ -127,9 +124,10 @@ impl Prepared {
     pub fn write(&self, dir: &RunDir) -> Result<(), RunnerError> {
         let text = serde_yaml::to_string(&self.info).map_err(|e| RunnerError::Internal(e.to_string()))?;
         dir.write_text(RUN, &text)?;
+        let only = self.info.repro_of.as_ref().and_then(|of| of.only);
         let mut plan = dir.append(PLAN)?;
         for line in scenario::plan::lines(&self.info.resolved) {
-            if self.only.is_some_and(|only| only != line.index) {
+            if only.is_some_and(|only| only != line.index) {
                 continue;
             }
             plan.write_buffered(&line)?;

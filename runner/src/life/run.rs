@@ -324,9 +324,10 @@ impl Stage<'_> {
         context: &mut Context<'_>,
         logs: &mut MockLogs,
     ) -> Result<(), RunnerError> {
-        context.dispatcher.through(logs.read(&self.running.mocks)).await??;
+        context.dispatcher.through(logs.finish(&self.running.mocks)).await??;
         let gaps = provider.collect_logs(context).await.into_iter().map(|gap| (gap.what, gap.why));
-        for (what, why) in logs.missing.clone().into_iter().chain(gaps) {
+        let refused = self.running.refused();
+        for (what, why) in logs.missing().into_iter().chain(gaps).chain(refused) {
             context.dispatcher.log(EventKind::EvidenceMissing { what, why })?;
         }
         Ok(())

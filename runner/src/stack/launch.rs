@@ -1,6 +1,7 @@
 //! Child processes of the guard: start, ready line, end. Every provider that runs programs of ours uses these.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use evidence::event::EventKind;
@@ -43,6 +44,18 @@ pub fn child(
         user: None,
         stdout_to_log: false,
     }
+}
+
+/// Folder in the run's private directory under which mocks write their logs.
+#[must_use]
+pub fn journals(context: &Context<'_>) -> PathBuf {
+    context.work.join("journal")
+}
+
+/// The flag that makes a mock write its logs into its own folder there.
+#[must_use]
+pub fn journal(context: &Context<'_>, service: &str) -> [String; 2] {
+    ["--journal".to_owned(), journals(context).join(service).display().to_string()]
 }
 
 /// Starts a service, for the first time or again: what is known of an earlier process is forgotten.

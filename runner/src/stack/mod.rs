@@ -26,6 +26,7 @@ use scenario::pipe::LoadgenJob;
 use tokio::sync::mpsc;
 
 use crate::collect::Surfaces;
+use crate::collect::ask::Refused;
 use crate::collect::snapshot::Mocks;
 use crate::error::RunnerError;
 use crate::guard::client::Guard;
@@ -225,4 +226,19 @@ pub struct Running {
     pub required: Vec<String>,
     /// Protocol waits as status shows them, seconds: refusal, execution. Filled after the start.
     pub waits_s: (u64, u64),
+}
+
+impl Running {
+    /// Answers that could not be used, by service, in words: what was asked for is missing where it was asked for, and
+    /// here is why.
+    #[must_use]
+    pub fn refused(&self) -> Vec<(String, String)> {
+        let named = |refused: Refused| {
+            let service = self.surfaces.service_at(&refused.origin);
+            let service = service.or_else(|| self.mocks.service_at(&refused.origin));
+            let what = format!("answers of {}", service.unwrap_or(&refused.origin));
+            (what, refused.words)
+        };
+        self.surfaces.ask.refused().into_iter().map(named).collect()
+    }
 }

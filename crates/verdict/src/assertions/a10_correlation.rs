@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use evidence::accounting::ROW_UNREAD;
 use evidence::assertion::AssertionId;
 use evidence::record::ClientClass;
 use evidence::rundir::{ACCOUNTING, HITS, NODE_CALLS, REQUESTS};
@@ -28,6 +29,8 @@ pub(super) const ASSERTION: Assertion = Assertion {
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let evidence = case.evidence;
     let cached = evidence.name("cached");
+    // A row that could not be read is no row that is not there.
+    let (mut unread, mut first_unread) = (0_u64, None);
     for (index, joined) in evidence.joined.iter() {
         if !joined.accepted {
             not_accepted(case, index, sheet);
@@ -39,7 +42,13 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             continue;
         };
         let (Some(row_escrow), true) = (joined.row_escrow, joined.outcome.is_some()) else {
-            fail(case, index, joined, ("no-accounting-row", not_found(case, joined)), sheet);
+            let why = not_found(case, joined);
+            if why.contains(ROW_UNREAD) {
+                unread += 1;
+                first_unread.get_or_insert_with(|| format!("{}: {why}", evidence.joined_id(index)));
+            } else {
+                fail(case, index, joined, ("no-accounting-row", why), sheet);
+            }
             continue;
         };
         if joined.outcome == cached {
@@ -68,6 +77,9 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         if let Some(found) = attempts(case, joined) {
             fail(case, index, joined, found, sheet);
         }
+    }
+    if let Some(first) = first_unread {
+        sheet.missing(format!("{unread} accounting rows could not be read, the first: {first}"));
     }
     shared_rows(case, sheet);
 }

@@ -173,6 +173,7 @@ fn write_configs(
             "host": service,
             "listen": listen,
             "chain_grpc": "mock-chain:9090",
+            "chain_rpc": "mock-chain:26657",
             "dapi_grpc": format!("mock-dapi:{}", usize::from(DAPI_PORT) + index),
             "database": "/data/host.db",
             "personality": choice.personality,
@@ -185,6 +186,7 @@ fn write_configs(
         "model": MODEL,
         "listen": listen,
         "chain_grpc": "mock-chain:9090",
+        "public_api": "http://mock-dapi:9200",
         "database_dir": "/data/gateway",
         "personality": choice.personality,
     });

@@ -26,9 +26,10 @@ use serde_json::json;
 use super::lease::{self, Held};
 use super::project::{self, CONTROL_PORT, Folders, Keys, SERVICE_PORT};
 use super::{Compose, EXPIRY_S, KEEP_S, Standing, connect, environment, image, watch};
+use crate::collect::ask::Ask;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::collect::{HostSurface, Surfaces};
-use crate::control::{Control, client};
+use crate::control::Control;
 use crate::error::RunnerError;
 use crate::stack::embedded::{MODEL, PROGRAMS};
 use crate::stack::{Choice, Context, LOADGEN, Running, launch};
@@ -197,8 +198,8 @@ impl Compose {
                 RunnerError::environment(format!("{service} has no address in the project's network"))
             })
         };
-        let http = client().map_err(RunnerError::environment)?;
-        let control = |service: &str| at(service, CONTROL_PORT).map(|at| Control::new(http.clone(), &at));
+        let ask = Ask::new().map_err(RunnerError::environment)?;
+        let control = |service: &str| at(service, CONTROL_PORT).map(|at| Control::new(ask.clone(), &at));
         let mut openai = Vec::new();
         for node in &resolved.nodes {
             let control = control(&node.name)?;
@@ -208,7 +209,12 @@ impl Compose {
                 control,
             });
         }
-        let mocks = Mocks { openai, dapi: Some(control("mock-dapi")?), chain: Some(control("mock-chain")?) };
+        let mocks = Mocks {
+            openai,
+            dapi: Some(control("mock-dapi")?),
+            chain: Some(control("mock-chain")?),
+            journal: None,
+        };
         let mut hosts = Vec::new();
         for (index, host) in keys.hosts.iter().enumerate() {
             let service = format!("host-{index}");
@@ -216,12 +222,13 @@ impl Compose {
             hosts.push(HostSurface { service, base, participant: host.address.clone() });
         }
         let surfaces = Surfaces {
-            client: http.clone(),
+            ask,
             gateway: format!("http://{}", at("gateway", SERVICE_PORT)?),
             admin_key: keys.admin,
             hosts,
             session_prefix: "/devshard/v2".to_owned(),
             escrows: (1..=resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect(),
+            requests_max: resolved.requests_max,
         };
         let required = up.map(|up| up.seen.keys().cloned().collect()).unwrap_or_default();
         Ok(Running {

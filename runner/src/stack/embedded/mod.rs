@@ -25,23 +25,43 @@ pub const PROGRAMS: [&str; 6] =
     ["loadgen", "mock-chain", "mock-dapi", "mock-openai", "ref-gateway", "ref-host"];
 /// Model name of the reference stack (contract gateway 1.3).
 pub const MODEL: &str = "test-model";
-/// Planted defects of a `planted-defects` build, and the service that gets each (design, selftest layer M).
-pub const DEFECTS: [(&str, &str); 14] = [
-    ("drop-finish", "host-1"),
-    ("double-validation", "host-1"),
-    ("stale-replica", "host-1"),
-    ("flip-balance", "host-1"),
-    ("stuck-inflight", "host-1"),
-    ("unlocked-call", "host-1"),
+/// Planted defects of a `planted-defects` build, in the order of `refshard`'s table, and the service that gets each
+/// (design, selftest layer M). The programs are asked in a test whether they have the same ones.
+pub const DEFECTS: [(&str, &str); 32] = [
     ("lost-accounting", "gateway"),
-    ("record-failed-on-200", "gateway"),
+    ("fail-unselected", "gateway"),
+    ("hide-truncation", "gateway"),
+    ("double-done", "gateway"),
+    ("wrong-shape", "gateway"),
+    ("cross-talk", "gateway"),
     ("reuse-nonce", "gateway"),
+    ("nonce-back", "gateway"),
+    ("future-nonce", "gateway"),
+    ("stuck-gauge", "gateway"),
+    ("flapping-gauge", "gateway"),
     ("drop-id-on-error", "gateway"),
     ("lookup-404", "gateway"),
-    ("double-done", "gateway"),
-    ("fail-unselected", "gateway"),
-    ("stuck-gauge", "gateway"),
+    ("foreign-host", "gateway"),
+    ("record-failed-on-200", "gateway"),
+    ("timeout-on-success", "gateway"),
+    ("slow-answers", "gateway"),
+    ("drop-finish", "host-1"),
+    ("orphan-receipt", "host-1"),
+    ("foreign-finish", "host-1"),
+    ("double-validation", "host-1"),
+    ("ignore-lease", "host-1"),
+    ("steal-lease", "host-1"),
+    ("late-submit", "host-1"),
+    ("stale-replica", "host-1"),
+    ("flip-balance", "host-1"),
+    ("rewritten-step", "host-1"),
+    ("stuck-inflight", "host-1"),
+    ("deaf", "host-1"),
+    ("silent-death", "host-1"),
+    ("flapping-health", "host-1"),
+    ("unlocked-call", "host-1"),
 ];
+
 /// The embedded provider.
 #[derive(Debug)]
 pub struct Embedded {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
+use std::path::PathBuf;
 
 use evidence::redact::Redactor;
 use scenario::control::MockConfig;
@@ -10,9 +11,10 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{DEFECTS, Embedded, MODEL};
+use crate::collect::ask::Ask;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::collect::{HostSurface, Surfaces};
-use crate::control::{Control, client};
+use crate::control::Control;
 use crate::error::RunnerError;
 use crate::stack::postgres::{self, Databases, Source};
 use crate::stack::reference::{Identity, chain_config, random};
@@ -68,7 +70,7 @@ impl Embedded {
             Some(source) => self.postgres(context, source, &participants).await?,
             None => BTreeMap::new(),
         };
-        let http = client().map_err(RunnerError::environment)?;
+        let ask = Ask::new().map_err(RunnerError::environment)?;
 
         let (chain, dapi, openai) = self.lease_mocks(resolved)?;
         let node_urls: BTreeMap<String, String> = openai
@@ -91,22 +93,19 @@ impl Embedded {
             launch::ready(context, mock).await?;
         }
         let hosts = self.hosts(context, &participants, (&chain, &dapi), &urls).await?;
-        let gateway = self.gateway(context, &creator, &admin_key, &chain).await?;
-        let control = |addresses: &Addresses| Control::new(http.clone(), &addresses["control"].to_string());
-        let pool = OpenaiControl {
-            service: "mock-openai".to_owned(),
-            nodes: node_urls.keys().cloned().collect(),
-            control: control(&openai),
-        };
+        let gateway = self.gateway(context, &creator, &admin_key, (&chain, &dapi)).await?;
+        let nodes = node_urls.keys().cloned().collect();
+        let mocks = mocks_at(&ask, (&chain, &dapi, &openai), nodes, launch::journals(context));
         Ok(Running {
-            mocks: Mocks { openai: vec![pool], dapi: Some(control(&dapi)), chain: Some(control(&chain)) },
+            mocks,
             surfaces: Surfaces {
-                client: http,
+                ask,
                 gateway: format!("http://{gateway}"),
                 admin_key,
                 hosts,
                 session_prefix: "/devshard/v2".to_owned(),
                 escrows: (1..=resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect(),
+                requests_max: resolved.requests_max,
             },
             node_urls,
             postgres: urls,
@@ -180,6 +179,7 @@ impl Embedded {
     ) -> Result<(), RunnerError> {
         context.dir.write_json(&format!("faults/start-{name}.json"), config)?;
         args.extend(["--config".to_owned(), write_work(context, name, config)?]);
+        args.extend(launch::journal(context, name));
         for (listener, address) in addresses {
             args.extend(["--port".to_owned(), format!("{listener}={}", address.port())]);
         }
@@ -201,8 +201,10 @@ impl Embedded {
                     "host": participant.host,
                     "listen": replica.address.to_string(),
                     "chain_grpc": chain["grpc"].to_string(),
+                    "chain_rpc": chain["rpc"].to_string(),
                     "dapi_grpc": dapi[&format!("grpc:{}", participant.host)].to_string(),
-                    "database": context.work.join(format!("{}.db", replica.service)),
+                    // Replicas have one durable copy between them (contract hosts 6.5).
+                    "database": context.work.join(format!("{}.db", participant.host)),
                     "personality": self.choice.personality,
                 });
                 let mut args = Vec::new();
@@ -240,7 +242,7 @@ impl Embedded {
         context: &mut Context<'_>,
         creator: &Identity,
         admin_key: &str,
-        chain: &Addresses,
+        (chain, dapi): (&Addresses, &Addresses),
     ) -> Result<SocketAddrV4, RunnerError> {
         let address = self.ports.lease()?;
         let escrows: Vec<u32> = (1..=context.resolved.scenario.devshard.escrows).collect();
@@ -249,6 +251,7 @@ impl Embedded {
             "model": MODEL,
             "listen": address.to_string(),
             "chain_grpc": chain["grpc"].to_string(),
+            "public_api": format!("http://{}", dapi["http"]),
             "database_dir": context.work.join("gateway"),
             "personality": self.choice.personality,
         });
@@ -292,6 +295,23 @@ impl Embedded {
         let spawn = launch::child(context, program, service, args, env);
         self.services.push(spawn.clone());
         launch::spawn(context, spawn).await
+    }
+}
+
+/// Control of the three mocks: the pool is one process here.
+fn mocks_at(
+    ask: &Ask,
+    (chain, dapi, openai): (&Addresses, &Addresses, &Addresses),
+    nodes: Vec<String>,
+    journal: PathBuf,
+) -> Mocks {
+    let control = |addresses: &Addresses| Control::new(ask.clone(), &addresses["control"].to_string());
+    let pool = OpenaiControl { service: "mock-openai".to_owned(), nodes, control: control(openai) };
+    Mocks {
+        openai: vec![pool],
+        dapi: Some(control(dapi)),
+        chain: Some(control(chain)),
+        journal: Some(journal),
     }
 }
 

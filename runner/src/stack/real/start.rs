@@ -20,8 +20,9 @@ use super::super::{Choice, Context, Running, launch};
 use super::listener::port_of;
 use super::mocks::{self, Started, address};
 use super::programs::{PROTOCOL, Theirs, look};
+use crate::collect::ask::{Ask, bound};
 use crate::collect::{HostSurface, Surfaces};
-use crate::control::{Control, client, put};
+use crate::control::{Control, put};
 use crate::error::RunnerError;
 use crate::guard::Spawn;
 
@@ -47,17 +48,17 @@ pub async fn start(choice: &Choice, context: &mut Context<'_>) -> Result<Running
     let keys = hosts.iter().chain([&creator]).map(|known| known.key_hex.clone());
     let secrets: Vec<String> = keys.chain([admin_key.clone()]).collect();
     context.dir.set_redactor(Redactor::new(secrets));
-    let http = client().map_err(RunnerError::environment)?;
+    let ask = Ask::new().map_err(RunnerError::environment)?;
 
     let chain = chain_config(context.resolved, &creator, &hosts, &BTreeMap::new());
-    let mocks = mocks::start(context, chain, &http).await?;
+    let mocks = mocks::start(context, chain, &ask).await?;
     for (index, host) in hosts.iter().enumerate() {
         spawn_host(context, &theirs, index, host, &mocks).await?;
     }
     let mut surfaces = Vec::new();
     let mut urls = BTreeMap::new();
     for (index, host) in hosts.iter().enumerate() {
-        let base = routed(context, &theirs, index, &http).await?;
+        let base = routed(context, &theirs, index, ask.client()).await?;
         urls.insert(host.address.clone(), base.clone());
         surfaces.push(HostSurface {
             service: format!("host-{index}"),
@@ -66,21 +67,22 @@ pub async fn start(choice: &Choice, context: &mut Context<'_>) -> Result<Running
         });
     }
     let chain = chain_config(context.resolved, &creator, &hosts, &urls);
-    let control = Control::new(http.clone(), address(&mocks.chain_at, "control"));
+    let control = Control::new(ask.clone(), address(&mocks.chain_at, "control"));
     put(&control, &MockConfig::Chain(chain), "mock-chain").await?;
     spawn_gateway(context, &theirs, &creator, &admin_key, &mocks).await?;
-    let port = answering(context, "gateway", "/v1/status", &http).await?;
+    let port = answering(context, "gateway", "/v1/status", ask.client()).await?;
     let gateway = format!("http://127.0.0.1:{port}");
-    let build = build_of(&http, &gateway, &admin_key).await;
+    let build = build_of(&ask, &gateway, &admin_key).await;
     note_ready(context, "gateway", port, &build)?;
     Ok(Running {
         surfaces: Surfaces {
-            client: http,
+            ask,
             gateway,
             admin_key,
             hosts: surfaces,
             session_prefix: format!("/devshard/{PROTOCOL}"),
             escrows: (1..=devshard.escrows).map(|id| id.to_string()).collect(),
+            requests_max: context.resolved.requests_max,
         },
         mocks: mocks.mocks,
         node_urls: mocks.node_urls,
@@ -243,10 +245,11 @@ fn note_ready(context: &mut Context<'_>, service: &str, port: u16, build: &str) 
 }
 
 /// The generation of a gateway by the settings that it shows, one flag each (contract gateway 10.1).
-async fn build_of(http: &reqwest::Client, gateway: &str, admin_key: &str) -> String {
-    let ask = http.get(format!("{gateway}/v1/admin/settings")).bearer_auth(admin_key).send();
-    let Ok(answer) = ask.await else { return "unknown: settings are not shown".to_owned() };
-    let text = crate::control::bounded_body(answer, 1 << 20).await.unwrap_or_default();
+async fn build_of(ask: &Ask, gateway: &str, admin_key: &str) -> String {
+    let request = ask.client().get(format!("{gateway}/v1/admin/settings")).bearer_auth(admin_key);
+    let Ok((_, text)) = ask.send(request, bound::SMALL).await else {
+        return "unknown: settings are not shown".to_owned();
+    };
     generation(&serde_json::from_slice(&text).unwrap_or_default()).to_owned()
 }
 
