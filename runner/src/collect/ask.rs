@@ -161,11 +161,7 @@ impl Ask {
 
     async fn whole(&self, request: reqwest::Request, len_max: usize) -> Result<(u16, Vec<u8>), Refusal> {
         let broken = |error: reqwest::Error| {
-            if error.is_timeout() && !error.is_connect() {
-                Refusal::Silent
-            } else {
-                Refusal::Broken(chain(&error))
-            }
+            if error.is_timeout() { Refusal::Silent } else { Refusal::Broken(chain(&error)) }
         };
         let mut answer = self.client.execute(request).await.map_err(broken)?;
         let mut body = Vec::new();
