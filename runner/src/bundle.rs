@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use verdict::judge::{Failure, Judgement};
 
 use crate::error::RunnerError;
+use crate::stack::compose::observe::{Observed, RESULT};
 
 mod details;
 mod walk;
@@ -41,9 +42,11 @@ pub fn write_all(dir: &RunDir, judged: &Judgement) -> Result<(), RunnerError> {
     let subjects: Vec<Subject<'_>> =
         judged.failures.iter().zip(&details).map(|(failure, detail)| Subject::of(failure, detail)).collect();
     let logs = log_slices(dir, &subjects);
+    let observed: Option<Observed> =
+        std::fs::read(dir.path(RESULT)).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let mut first_error = None;
     for (subject, logs) in subjects.iter().zip(logs) {
-        let bundle = bundle(judged, subject, logs);
+        let bundle = bundle(judged, subject, logs, observed.as_ref());
         let written =
             dir.write_json(&format!("{FAILURES}/{}.json", file_stem(&subject.failure.key)), &bundle);
         first_error = first_error.or(written.err());
@@ -86,7 +89,36 @@ impl<'a> Subject<'a> {
     }
 }
 
-fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bundle {
+/// What to ask a store of the run's, and where; or why there is nothing to ask.
+fn query(what: &str, observed: Option<&Observed>, subject: &Subject<'_>) -> Query {
+    let store = observed.and_then(|all| Some((all, all.stores.iter().find(|store| store.what == what)?)));
+    let Some((all, store)) = store else {
+        let why = match what {
+            "traces" => "this stack writes no traces",
+            _ => "logs, metrics and traces of this stack lie inside the run directory (logs/, metrics/)",
+        };
+        return Query { what: what.to_owned(), query: None, none_because: Some(why.to_owned()) };
+    };
+    let asked = match what {
+        // The first needle is an id of the request; without one the whole project is asked.
+        "logs" => subject
+            .needles
+            .first()
+            .map_or_else(|| store.query.clone(), |needle| format!("{} |= {needle:?}", store.query)),
+        "metrics" => format!("{{compose_project=\"{}\"}}", all.project),
+        _ => store.query.clone(),
+    };
+    let text =
+        format!("{asked} at {} from {} to {} (Unix seconds)", store.at, all.from_unix_s, all.to_unix_s);
+    Query { what: what.to_owned(), query: Some(text), none_because: None }
+}
+
+fn bundle(
+    judged: &Judgement,
+    subject: &Subject<'_>,
+    logs: Vec<LogSlice>,
+    observed: Option<&Observed>,
+) -> Bundle {
     let evidence = &judged.evidence;
     let key = &subject.failure.key;
     let detail = subject.detail;
@@ -98,16 +130,6 @@ fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bun
         name: id.name().to_owned(),
         witness: witness.clone(),
     });
-    let outside = "logs, metrics and traces of this stack lie inside the run directory (logs/, metrics/)";
-    let query = |what: &str| Query {
-        what: what.to_owned(),
-        query: None,
-        none_because: Some(if what == "traces" {
-            "this stack writes no traces".to_owned()
-        } else {
-            outside.to_owned()
-        }),
-    };
     Bundle {
         v: EVIDENCE_VERSION,
         run_id: evidence.run.run_id.clone(),
@@ -124,7 +146,7 @@ fn bundle(judged: &Judgement, subject: &Subject<'_>, logs: Vec<LogSlice>) -> Bun
         state: state(judged, subject),
         events: events(judged),
         logs,
-        queries: ["logs", "metrics", "traces"].map(query).to_vec(),
+        queries: ["logs", "metrics", "traces"].map(|what| query(what, observed, subject)).to_vec(),
         repro: repro_command(&evidence.run.run_id, key),
     }
 }

@@ -16,7 +16,7 @@ use crate::logs::Lines;
 use crate::model::Condition;
 use crate::plan::{Op, Plan};
 use crate::ready::{Look, Prober, look_completed, look_running, start_identity};
-use crate::spec::{ContainerCreate, Endpoint, NetworkCreate};
+use crate::spec::{ContainerCreate, NetworkCreate};
 use crate::subnet::{Leases, Net, dynamic_half};
 use crate::target::Target;
 use crate::{binds, images};
@@ -239,17 +239,8 @@ impl<E: Engine, P: Prober> Executor<'_, E, P> {
             Some(folder) => binds::copy(wanted, folder, &self.target.own)?,
             None => wanted.clone(),
         };
-        let mut endpoints = Vec::new();
-        for end in &spec.endpoints {
-            let base = shared.with(|up| up.subnets.get(&end.network).map(|net| net.base));
-            let mut aliases = vec![service.to_owned()];
-            aliases.extend(end.aliases.iter().cloned());
-            endpoints.push(Endpoint {
-                network: self.target.object_name(&end.network),
-                aliases,
-                ipv4: base.zip(end.host_offset).map(|(base, offset)| (base + offset).into()),
-            });
-        }
+        let subnets = shared.with(|up| up.subnets.clone());
+        let endpoints = self.target.endpoints_of(service, &subnets);
         let mounted = |path: &String| spec.mounts.iter().any(|mount| mount.target() == path);
         let extra_tmpfs: Vec<String> = image.volumes.iter().filter(|path| !mounted(path)).cloned().collect();
         let create = ContainerCreate {

@@ -178,9 +178,74 @@ async fn built<E: Engine>(engine: &E, build: &Build, reference: &str) -> Result<
     there(engine.image(&tag).await, &tag)
 }
 
+/// Removes images that this crate built earlier under the same name, all but the newest `keep`. Only what carries our
+/// label of content is looked at, and what a container uses stays. Gives the names that went.
+///
+/// # Errors
+/// [`ComposeError`] when the engine can't be asked what is there.
+pub async fn prune<E: Engine>(engine: &E, keep: usize) -> Result<Vec<String>, ComposeError> {
+    let mut by_name: BTreeMap<String, Vec<(i64, String)>> = BTreeMap::new();
+    for image in engine.images(Some(CONTENT)).await? {
+        // The engine's filter is one witness, the label itself the other.
+        let Some(content) = image.labels.get(CONTENT) else { continue };
+        for tag in &image.tags {
+            // A name that somebody else gave one of our images is not ours to take.
+            let own = tag.rsplit_once(':').filter(|(_, end)| !end.is_empty() && content.starts_with(end));
+            if let Some((name, _)) = own {
+                by_name.entry(name.to_owned()).or_default().push((image.created_unix_s, tag.clone()));
+            }
+        }
+    }
+    let mut gone = Vec::new();
+    for tags in by_name.values_mut() {
+        tags.sort_unstable_by(|one, two| two.cmp(one));
+        for (_, tag) in tags.iter().skip(keep) {
+            match engine.remove_image(tag).await {
+                Ok(()) => gone.push(tag.clone()),
+                // In use by another run, or removed by one at the same time.
+                Err(EngineError::Conflict { .. } | EngineError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    Ok(gone)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::ImageListed;
+    use crate::engine::fake::Fake;
+
+    #[tokio::test]
+    async fn only_old_images_of_our_own_go_and_those_in_use_stay() {
+        let fake = Fake::default();
+        let listed = |tag: &str, content: Option<&str>, at: i64| ImageListed {
+            id: format!("id-{tag}"),
+            tags: vec![tag.to_owned()],
+            labels: content.map(|hash| (CONTENT.to_owned(), hash.to_owned())).into_iter().collect(),
+            created_unix_s: at,
+        };
+        for image in [
+            listed("proofload/stack:aa", Some("aaaa"), 1),
+            listed("proofload/stack:bb", Some("bbbb"), 2),
+            listed("proofload/stack:cc", Some("cccc"), 3),
+            listed("proofload/stack:release", Some("dddd"), 0),
+            listed("proofload/stack:ee", None, 0),
+            listed("other:ff", Some("ffff"), 0),
+            listed("postgres:15", None, 0),
+        ] {
+            fake.list_image(image);
+        }
+        fake.foreign("user", &BTreeMap::new());
+        assert_eq!(prune(&fake, 2).await.unwrap(), ["proofload/stack:aa"]);
+        let names: Vec<String> =
+            fake.images(None).await.unwrap().into_iter().flat_map(|image| image.tags).collect();
+        for stays in ["proofload/stack:release", "proofload/stack:ee", "other:ff", "postgres:15"] {
+            assert!(names.iter().any(|name| name == stays), "{stays}: {names:?}");
+        }
+        assert_eq!(prune(&fake, 2).await.unwrap(), Vec::<String>::new());
+    }
 
     fn build(root: &Path) -> Build {
         Build {

@@ -23,6 +23,7 @@ pub mod near;
 pub mod observed;
 pub mod plan;
 pub mod preflight;
+pub mod queue;
 pub mod ready;
 pub mod spec;
 pub mod subnet;

@@ -10,7 +10,8 @@ use crate::error::ComposeError;
 use crate::labels::{self, RunMark};
 use crate::model::{Build, Dependency, MountSource, Project, PullPolicy, Service};
 use crate::ready::Probe;
-use crate::spec::{ContainerSpec, EndpointSpec, MountSpec, hash};
+use crate::spec::{ContainerSpec, Endpoint, EndpointSpec, MountSpec, hash};
+use crate::subnet::Net;
 
 /// Longest container name: it becomes a DNS label.
 const NAME_LEN_MAX: usize = 63;
@@ -238,6 +239,23 @@ impl Target {
     #[must_use]
     pub fn container_name(&self, service: &str) -> String {
         format!("{}-{service}-1", self.project)
+    }
+
+    /// Networks of a service with its names and addresses in them, once subnets are known.
+    #[must_use]
+    pub fn endpoints_of(&self, service: &str, subnets: &BTreeMap<String, Net>) -> Vec<Endpoint> {
+        let specs = self.containers.get(service).into_iter().flat_map(|spec| &spec.endpoints);
+        let one = |end: &EndpointSpec| {
+            let base = subnets.get(&end.network).map(|net| net.base);
+            let mut aliases = vec![service.to_owned()];
+            aliases.extend(end.aliases.iter().cloned());
+            Endpoint {
+                network: self.object_name(&end.network),
+                aliases,
+                ipv4: base.zip(end.host_offset).map(|(base, offset)| (base + offset).into()),
+            }
+        };
+        specs.map(one).collect()
     }
 
     /// `<project>_<key>` of a network or volume.

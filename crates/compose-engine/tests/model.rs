@@ -248,6 +248,24 @@ fn environment_beats_env_file_and_relative_paths_start_at_the_first_file() {
 }
 
 #[test]
+fn both_forms_of_lists_mean_the_same_and_the_same_line_twice_is_one() {
+    let long = "services:\n  web:\n    build: { context: ., args: { A: b } }\n    \
+                extra_hosts: { one: 10.0.0.1, two: '[::1]' }\n    ports: ['8080:80']\n\
+                networks: { default: { labels: { a: b } } }\n";
+    let short = "services:\n  web:\n    build: { context: ., args: [A=b] }\n    \
+                 extra_hosts: ['one=10.0.0.1', 'two:::1']\n    ports: ['8080:80', '8080:80']\n\
+                 networks: { default: { labels: [a=b] } }\n";
+    let (long, short) = (load(&[long]).unwrap(), load(&[short]).unwrap());
+    for project in [&long, &short] {
+        let web = &project.services["web"];
+        assert_eq!(web.build.as_ref().unwrap().args["A"], "b");
+        assert_eq!(web.host.extra_hosts, ["one:10.0.0.1", "two:::1"]);
+        assert_eq!(web.ports.len(), 1);
+        assert_eq!(project.networks["default"].labels["a"], "b");
+    }
+}
+
+#[test]
 fn the_environment_of_the_caller_never_enters() {
     // PATH is set in every test process.
     assert!(load(&["services: { web: { image: 'i:$PATH' } }"]).unwrap_err().contains("PATH has no value"));

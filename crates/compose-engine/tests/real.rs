@@ -2,7 +2,7 @@
 
 mod bench;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bench::{Real, stack};
@@ -12,6 +12,8 @@ use compose_engine::error::{ComposeError, EngineError};
 use compose_engine::gc;
 use compose_engine::labels;
 use compose_engine::logs::Lines;
+use compose_engine::observed::Observed;
+use compose_engine::plan::plan;
 use compose_engine::ready::{NetProber, Probe, Prober};
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
@@ -210,4 +212,166 @@ async fn a_taken_subnet_is_told_apart_and_the_next_lease_is_tried() {
     let ending = Ending::Forced;
     let again = down(&real.engine, &real.run_id(), ending, &real.ledger).await.unwrap();
     assert!(again.is_empty(), "{again:?}");
+}
+
+#[tokio::test]
+#[ignore = "prove: eight projects at once"]
+async fn eight_in_parallel_are_as_one_after_another() {
+    let mut reals = Vec::new();
+    for index in 0..8 {
+        let Some(real) = Real::new(&format!("eight-{index}")).await else { return };
+        reals.push(real);
+    }
+    let text = stack(&reals[0].image);
+    let before = reals[0].inventory().await;
+    let hash = |real: &Real| plan(&real.target(&text), &Observed::default(), None).unwrap().hash();
+    let hashes: BTreeSet<String> = reals.iter().map(hash).collect();
+    assert_eq!(hashes.len(), 1, "{hashes:?}");
+    let ups = futures_util::future::join_all(reals.iter().map(|real| real.up(&text))).await;
+    // Nobody met a subnet of another, and all of them stand at the same time.
+    let subnets: BTreeSet<String> =
+        ups.iter().map(|up| up.as_ref().unwrap().subnets["default"].to_string()).collect();
+    assert_eq!(subnets.len(), 8, "{subnets:?}");
+    for (real, up) in reals.iter().zip(&ups) {
+        let seen = real.engine.inspect(&up.as_ref().unwrap().containers["app"]).await.unwrap();
+        assert!(seen.up() && seen.restart_count == 0, "{seen:?}");
+    }
+    futures_util::future::join_all(reals.iter().map(Real::down)).await;
+    assert_eq!(reals[0].inventory().await, before);
+}
+
+/// Bytes and files below a folder; what vanishes meanwhile does not count.
+fn size(folder: &std::path::Path) -> (u64, u64) {
+    let Ok(list) = std::fs::read_dir(folder) else { return (0, 0) };
+    list.flatten().fold((0, 0), |(bytes, files), entry| match entry.metadata() {
+        Ok(about) if about.is_dir() => {
+            let (more, count) = size(&entry.path());
+            (bytes + more, files + count + 1)
+        }
+        Ok(about) => (bytes + about.len(), files + 1),
+        Err(_) => (bytes, files),
+    })
+}
+
+#[tokio::test]
+#[ignore = "prove: a hundred up-down cycles"]
+async fn a_hundred_cycles_leave_nothing_and_a_flat_disk() {
+    let Some(real) = Real::new("cycles").await else { return };
+    let text = stack(&real.image);
+    let root = std::path::PathBuf::from(real.engine.about().await.unwrap().root_dir);
+    let mut after_ten = None;
+    let before = real.inventory().await;
+    for cycle in 1..=100 {
+        real.up(&text).await.unwrap();
+        real.down().await;
+        assert_eq!(real.inventory().await, before, "cycle {cycle}");
+        assert!(real.leases.all().is_empty());
+        if cycle == 10 {
+            after_ten = Some(size(&root));
+        }
+    }
+    let (bytes, files) = size(&root);
+    let (bytes_then, files_then) = after_ten.unwrap();
+    println!(
+        "engine root after 10 cycles {bytes_then} B in {files_then} files, after 100 {bytes} B in {files}"
+    );
+    // Logs and databases of the engine itself breathe; one leaked container would be 90 folders.
+    assert!(files <= files_then + 60, "{files_then} files after 10 cycles, {files} after 100");
+    assert!(bytes <= bytes_then + (4 << 20), "{bytes_then} B after 10 cycles, {bytes} B after 100");
+}
+
+#[tokio::test]
+#[ignore = "prove: ten kill points, one after another"]
+async fn killed_at_ten_points_then_gc_leaves_nothing() {
+    let Some(keeper) = Real::new("keeper-ten").await else { return };
+    let before = keeper.inventory().await;
+    for deeds in 1..=10 {
+        let Some(real) = Real::new(&format!("ten-{deeds}")).await else { return };
+        let text = stack(&real.image);
+        tokio::select! {
+            result = real.up(&text) => panic!("the run ended before the kill: {result:?}"),
+            () = async { while real.ledger.entries().len() < deeds { tokio::task::yield_now().await; } } => {}
+        }
+        gc::remove(&real.engine, &real.run_id()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let removed = gc::remove(&real.engine, &real.run_id()).await.unwrap();
+        assert!(removed.left.is_empty(), "{removed:?}");
+        assert_eq!(keeper.inventory().await, before, "after {deeds} ledger lines");
+        real.leases.give_all(&real.project());
+    }
+}
+
+/// Docker's own commands on a project of ours (design compose-engine 1, acceptance): where Debian's docker-compose 1.29 or
+/// a `docker compose` is installed.
+#[tokio::test]
+#[ignore = "prove: docker-compose's own commands take a minute"]
+async fn docker_compose_sees_stops_starts_and_removes_a_project_of_ours() {
+    let Some(real) = Real::new("theirs").await else { return };
+    let text = stack(&real.image);
+    std::fs::write(real.folder.path().join("stack.yml"), &text).unwrap();
+    let project = real.project();
+    let call = |args: &[&str]| {
+        let (program, first): (&str, &[&str]) =
+            if std::process::Command::new("docker-compose").arg("version").output().is_ok() {
+                ("docker-compose", &[])
+            } else {
+                ("docker", &["compose"])
+            };
+        let mut command = std::process::Command::new(program);
+        command
+            .args(first)
+            .arg("-f")
+            .arg(real.folder.path().join("stack.yml"))
+            .args(["-p", &project])
+            .args(args);
+        command.output().map(|output| {
+            let all = [output.stdout, output.stderr].concat();
+            (output.status.success(), String::from_utf8_lossy(&all).into_owned())
+        })
+    };
+    match call(&["version"]) {
+        Ok((true, _)) => {}
+        _ => return eprintln!("SKIPPED, NOTHING WAS TESTED: no docker-compose is installed"),
+    }
+    let before = real.inventory().await;
+    let up = real.up(&text).await.unwrap();
+    let id = &up.containers["app"];
+    let good = |args: &[&str]| {
+        let (good, text) = call(args).unwrap();
+        assert!(good, "{args:?}: {text}");
+        text
+    };
+    let told = good(&["ps", "-a"]);
+    assert!(["-app-1", "-db-1", "-init-1"].iter().all(|name| told.contains(name)), "{told}");
+    assert!(good(&["logs", "--no-color"]).contains("db"), "logs of its services");
+    good(&["stop", "-t", "1"]);
+    assert!(real.engine.inspect(id).await.unwrap().ended());
+    good(&["start"]);
+    assert!(real.engine.inspect(id).await.unwrap().up());
+    good(&["down", "-v", "--remove-orphans", "-t", "1"]);
+    // 1.29 finds networks and volumes by name, newer ones by label; the rest is ours to remove, and is nothing.
+    real.down().await;
+    assert_eq!(real.inventory().await, before);
+}
+
+#[tokio::test]
+#[ignore = "prove: waits a whole minute"]
+async fn reports_5_and_7_a_service_that_is_restarted_again_and_again_never_counts_as_ready() {
+    let Some(real) = Real::new("loops").await else { return };
+    let text = format!(
+        "services: {{ web: {{ image: {}, command: [/tiny, exit, '3'], restart: always }} }}",
+        real.image
+    );
+    let error = real.up(&text).await.unwrap_err();
+    // The engine calls it running between two restarts; what is told is that it restarts, with its log.
+    match &error {
+        ComposeError::Service { service, reason, log } => {
+            assert_eq!(service, "web");
+            // The moment between exit and restart may be met as an end.
+            assert!(reason.contains("not ready within") || reason.contains("ended with code 3"), "{reason}");
+            assert!(log.iter().any(|line| line.contains("ending with 3")), "{log:?}");
+        }
+        other => panic!("{other}"),
+    }
+    real.down().await;
 }

@@ -167,6 +167,10 @@ pub enum ServiceAction {
     Unpause(String),
     /// Stop, then start.
     Restart(String),
+    /// Take out of the network; the process goes on (Compose stack).
+    Disconnect(String),
+    /// Put back into the network (Compose stack).
+    Connect(String),
     /// Deactivate an escrow at the gateway (by ordinal from 1).
     Deactivate(u32),
 }

@@ -79,6 +79,15 @@ impl Mocks {
         pools.chain(others).find(|(_, control)| control.origin() == origin).map(|(name, _)| name)
     }
 
+    /// Mock processes that a service name stands for: `mock-openai` may be one process, or one for each node.
+    #[must_use]
+    pub fn processes<'a>(&'a self, service: &'a str) -> Vec<&'a str> {
+        if service == "mock-openai" {
+            return self.openai.iter().map(|pool| pool.service.as_str()).collect();
+        }
+        vec![service]
+    }
+
     /// Statistics of the chain.
     ///
     /// # Errors

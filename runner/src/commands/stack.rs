@@ -25,6 +25,9 @@ pub fn plan(options: &Options, as_json: bool) -> Result<Outcome, RunnerError> {
         work: folder.path().join("work"),
         run: folder.path().to_path_buf(),
         context: folder.path().join("image"),
+        postgres: folder.path().join("image-postgres"),
+        postgres_bin: std::path::PathBuf::new(),
+        private: folder.path().join("private"),
     };
     let plan = plan_of(&loaded.resolved, &options.choice, &keys, &folders)?;
     if as_json {

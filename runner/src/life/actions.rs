@@ -67,7 +67,11 @@ async fn on_service(
         ServiceAction::Stop(service) | ServiceAction::Kill(service) => (Some(service), None),
         ServiceAction::Restart(service) => (Some(service), Some(service)),
         ServiceAction::Start(service) => (None, Some(service)),
-        ServiceAction::Pause(_) | ServiceAction::Unpause(_) | ServiceAction::Deactivate(_) => (None, None),
+        ServiceAction::Pause(_)
+        | ServiceAction::Unpause(_)
+        | ServiceAction::Disconnect(_)
+        | ServiceAction::Connect(_)
+        | ServiceAction::Deactivate(_) => (None, None),
     };
     if ends.is_some_and(|service| running.mocks.serves(service)) {
         context.dispatcher.through(logs.read(&running.mocks)).await??;
@@ -83,7 +87,7 @@ async fn on_service(
                 logs.ended(service, &running.mocks)?;
             }
             if let Some(service) = starts {
-                logs.restarted(service);
+                running.mocks.processes(service).into_iter().for_each(|process| logs.restarted(process));
             }
             Ok(None)
         }

@@ -84,6 +84,20 @@ impl Choice {
     }
 }
 
+/// Why a scenario that takes services out of the network can't be done where all of them share one.
+#[must_use]
+pub fn no_rewiring(resolved: &Resolved) -> Option<String> {
+    let rewires = resolved
+        .scenario
+        .actions
+        .iter()
+        .any(|action| matches!(action.action, ServiceAction::Disconnect(_) | ServiceAction::Connect(_)));
+    rewires.then(|| {
+        "this scenario takes a service out of the network, and processes on loopback share one; use --stack compose"
+            .to_owned()
+    })
+}
+
 /// What a provider works with; it belongs to the run.
 #[derive(Debug)]
 pub struct Context<'a> {

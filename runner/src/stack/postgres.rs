@@ -271,7 +271,7 @@ fn other_user() -> Option<(u32, u32)> {
 }
 
 /// Everything but letters, digits and `-._` as `%XX`, as connection URLs want it.
-fn percent(text: &str) -> String {
+pub(in crate::stack) fn percent(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._".contains(&byte) {

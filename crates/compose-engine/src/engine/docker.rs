@@ -21,8 +21,8 @@ use serde_json::Value;
 use super::place::EnginePlace;
 use super::raw::{Raw, timeout};
 use super::{
-    About, Act, Answer, Attached, BuildAsk, ContainerListed, ContainerSeen, Engine, EventSeen, ImageSeen,
-    LogAsk, LogPiece, NetworkSeen, Output, VolumeSeen, convert,
+    About, Act, Answer, Attached, BuildAsk, ContainerListed, ContainerSeen, Engine, EventSeen, ImageListed,
+    ImageSeen, LogAsk, LogPiece, NetworkSeen, Output, VolumeSeen, convert,
 };
 use crate::error::EngineError;
 use crate::spec::{ContainerCreate, Endpoint, NetworkCreate};
@@ -222,6 +222,29 @@ impl Engine for Docker {
             volumes: volumes.map(|(path, _)| path.clone()).collect(),
             has_health: json.pointer("/Config/Healthcheck/Test").is_some(),
         }))
+    }
+
+    async fn images(&self, label: Option<&str>) -> Answer<Vec<ImageListed>> {
+        let json = self.get("listing images", &format!("/images/json?{}", filter(label))).await?;
+        let listed = |json: &Value| ImageListed {
+            id: json.get("Id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            tags: json
+                .get("RepoTags")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .filter_map(|tag| tag.as_str().map(str::to_owned))
+                .collect(),
+            labels: convert::labels(json.get("Labels")),
+            created_unix_s: json.get("Created").and_then(Value::as_i64).unwrap_or_default(),
+        };
+        Ok(list(json).iter().map(listed).collect())
+    }
+
+    async fn remove_image(&self, tag: &str) -> Answer<()> {
+        let options = query::RemoveImageOptionsBuilder::default().force(false).noprune(false).build();
+        let call = self.client.remove_image(tag, Some(options), None);
+        self.call(format!("remove image {tag}"), self.limit, call).await.map(drop)
     }
 
     async fn pull(&self, reference: &str) -> Answer<()> {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
 
 use super::{
-    About, Act, Answer, Attached, BuildAsk, ContainerListed, ContainerSeen, Engine, EventSeen, ImageSeen,
-    LogAsk, LogPiece, NetworkSeen, Output, VolumeSeen,
+    About, Act, Answer, Attached, BuildAsk, ContainerListed, ContainerSeen, Engine, EventSeen, ImageListed,
+    ImageSeen, LogAsk, LogPiece, NetworkSeen, Output, VolumeSeen,
 };
 use tokio::sync::Notify;
 
@@ -54,6 +54,7 @@ struct Container {
 #[derive(Debug, Default)]
 struct World {
     images: BTreeMap<String, ImageSeen>,
+    listed: Vec<ImageListed>,
     networks: BTreeMap<String, (NetworkSeen, BTreeMap<String, String>)>,
     volumes: BTreeMap<String, VolumeSeen>,
     containers: BTreeMap<String, Container>,
@@ -92,6 +93,11 @@ impl Fake {
                 image.volumes = volumes.iter().map(|path| (*path).to_owned()).collect();
             }
         });
+    }
+
+    /// Puts an image into the list.
+    pub fn list_image(&self, image: ImageListed) {
+        self.world(|world| world.listed.push(image));
     }
 
     /// How a service behaves.
@@ -358,6 +364,30 @@ impl Engine for Fake {
         self.call(format!("image {reference}"), |world| Ok(world.images.get(reference).cloned())).await
     }
 
+    async fn images(&self, label: Option<&str>) -> Answer<Vec<ImageListed>> {
+        self.call("images".into(), |world| {
+            Ok(world.listed.iter().filter(|image| has(&image.labels, label)).cloned().collect())
+        })
+        .await
+    }
+
+    async fn remove_image(&self, tag: &str) -> Answer<()> {
+        self.call(format!("remove image {tag}"), |world| {
+            let used = world.listed.iter().find(|image| image.tags.iter().any(|own| own == tag));
+            let used = used.is_some_and(|image| {
+                world.containers.values().any(|container| container.seen.image_id == image.id)
+            });
+            if used {
+                let reason = "image is being used by running container".to_owned();
+                return Err(EngineError::Conflict { what: tag.to_owned(), reason });
+            }
+            world.images.remove(tag);
+            world.listed.retain(|image| !image.tags.iter().any(|own| own == tag));
+            Ok(())
+        })
+        .await
+    }
+
     async fn pull(&self, reference: &str) -> Answer<()> {
         self.call(format!("pull {reference}"), |_| missing(reference)).await
     }
@@ -365,6 +395,13 @@ impl Engine for Fake {
     async fn build(&self, ask: &BuildAsk, context: Bytes) -> Answer<String> {
         self.call(format!("build {}", ask.tag), |world| {
             let id = format!("sha256:{}", blake3::hash(&context).to_hex());
+            let created_unix_s = i64::try_from(world.listed.len()).unwrap_or_default();
+            world.listed.push(ImageListed {
+                id: id.clone(),
+                tags: vec![ask.tag.clone()],
+                labels: ask.labels.clone(),
+                created_unix_s,
+            });
             world.images.insert(ask.tag.clone(), ImageSeen { id: id.clone(), ..ImageSeen::default() });
             Ok(id)
         })

@@ -63,6 +63,19 @@ pub struct ImageSeen {
     pub has_health: bool,
 }
 
+/// An image in a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageListed {
+    /// Id.
+    pub id: String,
+    /// Names with tags.
+    pub tags: Vec<String>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Unix seconds of its making.
+    pub created_unix_s: i64,
+}
+
 /// A network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkSeen {
@@ -291,6 +304,10 @@ pub trait Engine: Send + Sync {
     fn about(&self) -> impl Call<About>;
     /// An image by name or id.
     fn image(&self, reference: &str) -> impl Call<Option<ImageSeen>>;
+    /// Every image, or those with a label.
+    fn images(&self, label: Option<&str>) -> impl Call<Vec<ImageListed>>;
+    /// Takes a name off an image, which goes with its last name; one that a container uses stays.
+    fn remove_image(&self, tag: &str) -> impl Call<()>;
     /// Fetches an image.
     fn pull(&self, reference: &str) -> impl Call<()>;
     /// Builds an image from a tar of its context; gives its id.

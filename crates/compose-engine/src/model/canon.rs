@@ -28,6 +28,17 @@ pub fn file(root: &mut Node) -> Result<(), FileError> {
         }
         if let Some(build) = entry_mut(&mut service.node, "build") {
             context(build);
+            if let Some(args) = entry_mut(build, "args") {
+                pairs(args, '=')?;
+            }
+        }
+    }
+    for section in ["networks", "volumes"] {
+        let entries = entry_mut(root, section).and_then(Node::entries_mut);
+        for entry in entries.into_iter().flatten() {
+            if let Some(labels) = entry_mut(&mut entry.node, "labels") {
+                pairs(labels, '=')?;
+            }
         }
     }
     Ok(())

@@ -109,6 +109,7 @@ pub const KEYS: &[Key] = &[
     no("service", "provider", UNUSED),
     no("service", "models", UNUSED),
     no("service", "credential_spec", UNUSED),
+    no("service", "pre_start", "lifecycle hooks change a service unseen; make it a one-shot service"),
     no("service", "post_start", "lifecycle hooks change a service unseen; make it a one-shot service"),
     no("service", "pre_stop", "lifecycle hooks change a service unseen; use a service action"),
     no("service", "gpus", NO_DEVICE),

@@ -23,6 +23,8 @@ use serde::Serialize;
 pub use load::{Loader, Source};
 use tree::Place;
 
+use crate::error::ComposeError;
+
 /// A merged and checked project.
 #[derive(Clone, Debug, Default)]
 pub struct Project {
@@ -44,6 +46,32 @@ pub struct Project {
     pub configs: BTreeMap<String, PathBuf>,
     /// What was read as nothing, once each.
     pub warnings: Vec<String>,
+}
+
+impl Project {
+    /// Lets a service run an image by name in place of what the file says.
+    ///
+    /// # Errors
+    /// [`ComposeError::Request`] for a service that the project does not have.
+    pub fn use_image(
+        &mut self,
+        service: &str,
+        reference: &str,
+        pull: PullPolicy,
+    ) -> Result<(), ComposeError> {
+        let known: Vec<String> = self.services.keys().cloned().collect();
+        let Some(found) = self.services.get_mut(service) else {
+            let text = format!(
+                "no service {service:?} to run the image {reference}; there are {}",
+                known.join(", ")
+            );
+            return Err(ComposeError::Request(text));
+        };
+        found.image = Some(reference.to_owned());
+        found.build = None;
+        found.pull = pull;
+        Ok(())
+    }
 }
 
 /// One service.

@@ -16,7 +16,15 @@ use crate::ready::Probe;
 const HEALTH_TIME_MIN: Duration = Duration::from_millis(1);
 
 pub(super) fn ports(node: &Node, warnings: &mut Vec<String>) -> Read<Vec<Port>> {
-    node.list("ports")?.iter().map(|item| port(item, warnings)).collect()
+    let mut all: Vec<Port> = Vec::new();
+    for item in node.list("ports")? {
+        let port = port(item, warnings)?;
+        // The same line twice is one port.
+        if !all.contains(&port) {
+            all.push(port);
+        }
+    }
+    Ok(all)
 }
 
 fn port(node: &Node, warnings: &mut Vec<String>) -> Read<Port> {
@@ -88,7 +96,8 @@ fn mount(node: &Node, dir: &Path, warnings: &mut Vec<String>) -> Read<Mount> {
             let inner = node.get("tmpfs");
             let size = inner.map(|t| t.opt("size", |n, k| n.parsed(k, units::bytes))).transpose()?.flatten();
             let mode = inner.map(|t| t.opt("mode", |n, k| n.parsed(k, octal))).transpose()?.flatten();
-            MountSource::Tmpfs { size, mode }
+            // 0 is no limit, as without the key.
+            MountSource::Tmpfs { size: size.filter(|size| *size > 0), mode }
         }
         other => {
             let text = format!("mounts of type {other:?} are not supported; known: bind, volume, tmpfs");

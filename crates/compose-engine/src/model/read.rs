@@ -277,7 +277,7 @@ impl Reader<'_> {
             ulimits: node.get("ulimits").map(|n| self.ulimits(n)).transpose()?.unwrap_or_default(),
             sysctls: node.opt("sysctls", Node::string_map)?.unwrap_or_default(),
             shm_bytes: node.opt("shm_size", |n, k| n.parsed(k, units::bytes))?,
-            extra_hosts: node.opt("extra_hosts", Node::strings)?.unwrap_or_default(),
+            extra_hosts: node.opt("extra_hosts", extra_hosts)?.unwrap_or_default(),
             read_only: node.opt("read_only", Node::boolean)?.unwrap_or(false),
             mem_bytes: node.opt("mem_limit", |n, k| n.parsed(k, units::bytes))?,
             nano_cpus: node.opt("cpus", |n, k| n.parsed(k, cpus))?,
@@ -320,6 +320,29 @@ impl Reader<'_> {
         }
         Ok(all)
     }
+}
+
+/// `name:address`, `name=address`, or a map of names; the engine takes the first form. An address may stand in brackets.
+fn extra_hosts(node: &Node, what: &str) -> Read<Vec<String>> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, address: &str| {
+        let address = address.trim_start_matches('[').trim_end_matches(']');
+        all.push(format!("{name}:{address}"));
+    };
+    if let Value::Map(entries) = &node.value {
+        for Entry { key, node, .. } in entries {
+            node.strings(what)?.iter().for_each(|address| add(key, address));
+        }
+    } else {
+        for item in node.list(what)? {
+            let text = item.string(what)?;
+            let (name, addresses) = text
+                .split_once(['=', ':'])
+                .ok_or_else(|| FileError::new(&item.at, format!("{text:?} is no NAME:ADDRESS")))?;
+            addresses.split(',').for_each(|address| add(name, address));
+        }
+    }
+    Ok(all)
 }
 
 fn cpus(text: &str) -> Result<i64, String> {

@@ -252,7 +252,13 @@ impl<'a> Builder<'a> {
             let at = self.place(&span);
             let key = match event {
                 Event::MappingEnd => break,
-                Event::Scalar(text, ..) => text.into_owned(),
+                Event::Scalar(text, style, ..) => {
+                    if style == ScalarStyle::Plain && is_typed(&text) {
+                        let text = format!("the key {text} is no text in YAML; put quotes around it");
+                        return Err(FileError::new(&at, text));
+                    }
+                    text.into_owned()
+                }
                 _ => return Err(FileError::new(&at, "a key must be a plain text".to_owned())),
             };
             let (event, span) = self.next()?;
@@ -273,6 +279,14 @@ impl<'a> Builder<'a> {
         }
         Ok(entries)
     }
+}
+
+/// Whether a scalar without quotes is a number, a truth value or nothing: no Compose key is one.
+fn is_typed(text: &str) -> bool {
+    matches!(
+        text,
+        "" | "~" | "null" | "Null" | "NULL" | "true" | "True" | "TRUE" | "false" | "False" | "FALSE"
+    ) || text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
 const fn is_data(event: &Event<'_>) -> bool {
@@ -357,6 +371,7 @@ mod tests {
             ("a: [1\n", "can't be read as YAML"),
             ("a: 1\n---\nb: 2\n", "more than one document"),
             ("a: !foo 1\n", "unknown tag !foo"),
+            ("a: { 123: b }\n", "a.yml:1: the key 123 is no text"),
             ("", "empty"),
             ("a: *nothing\n", "a.yml:1"),
         ];

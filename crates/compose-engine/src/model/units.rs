@@ -53,6 +53,10 @@ pub fn bytes(text: &str) -> Result<i64, String> {
         _ => return Err(bad()),
     };
     let value = number * factor;
+    // Half a byte is a mistake in the unit.
+    if factor == 1.0 && number.fract() != 0.0 {
+        return Err(bad());
+    }
     if !(0.0..=9e15).contains(&value) {
         return Err(bad());
     }

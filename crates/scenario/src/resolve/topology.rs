@@ -95,7 +95,9 @@ fn check_service(view: &View<'_>, action: &ServiceAction, path: &str, problems: 
         | ServiceAction::Kill(name)
         | ServiceAction::Pause(name)
         | ServiceAction::Unpause(name)
-        | ServiceAction::Restart(name) => name,
+        | ServiceAction::Restart(name)
+        | ServiceAction::Disconnect(name)
+        | ServiceAction::Connect(name) => name,
     };
     let devshard = &view.scenario.devshard;
     let mut known: Vec<String> =

@@ -143,7 +143,9 @@ fn planned<'a>(case: &Case<'a>) -> BTreeSet<&'a str> {
             | ServiceAction::Kill(service)
             | ServiceAction::Pause(service)
             | ServiceAction::Unpause(service)
-            | ServiceAction::Restart(service) => Some(service.as_str()),
+            | ServiceAction::Restart(service)
+            | ServiceAction::Disconnect(service)
+            | ServiceAction::Connect(service) => Some(service.as_str()),
             ServiceAction::Deactivate(_) => None,
         })
         .collect()

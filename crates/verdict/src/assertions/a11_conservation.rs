@@ -176,7 +176,8 @@ fn acted_on(case: &Case<'_>, service: &str) -> bool {
         | ServiceAction::Start(name)
         | ServiceAction::Kill(name)
         | ServiceAction::Pause(name)
-        | ServiceAction::Restart(name) => name == service,
+        | ServiceAction::Restart(name)
+        | ServiceAction::Disconnect(name) => name == service,
         _ => false,
     })
 }

@@ -5,54 +5,128 @@ use std::time::Duration;
 use compose_engine::engine::{Act, Engine};
 use compose_engine::ledger::Phase;
 use evidence::snapshot::Missing;
+use scenario::control::MockConfig;
 use scenario::model::ServiceAction;
 use serde_json::json;
 
-use super::{Compose, END_GRACE, environment, watch};
+use super::project::config_file;
+use super::start::address_of;
+use super::{Compose, END_GRACE, Standing, environment, observe, watch};
+use crate::collect::ask::Ask;
 use crate::error::RunnerError;
-use crate::stack::{ActError, Context, launch};
+use crate::stack::{ActError, Context, Running, launch};
 
 /// How long an end may take to be seen.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
+/// Place in the start order: what others need comes first.
+fn rank(service: &str) -> u8 {
+    let begins = |kind: &str| service.starts_with(kind);
+    match service {
+        "mock-chain" | "postgres" => 0,
+        "mock-dapi" => 2,
+        "gateway" => 5,
+        _ if begins("host-") => 3,
+        _ if begins("router-") => 4,
+        _ => 1,
+    }
+}
+
 impl Compose {
+    /// Carries out one action on every service that its name stands for.
     pub(super) async fn carry_out(
         &mut self,
         action: &ServiceAction,
+        running: &Running,
+        context: &mut Context<'_>,
+    ) -> Result<(), ActError> {
+        let (ServiceAction::Stop(name)
+        | ServiceAction::Start(name)
+        | ServiceAction::Kill(name)
+        | ServiceAction::Pause(name)
+        | ServiceAction::Unpause(name)
+        | ServiceAction::Restart(name)
+        | ServiceAction::Disconnect(name)
+        | ServiceAction::Connect(name)) = action
+        else {
+            let why = "deactivation is a call of the gateway, not of the stack";
+            return Err(ActError::Refused(why.to_owned()));
+        };
+        let members = self.members(name, context);
+        if members.is_empty() {
+            return Err(ActError::Refused(format!("the project runs no {name} for this scenario")));
+        }
+        for service in members {
+            self.on_one(action, &service, running, context).await?;
+        }
+        Ok(())
+    }
+
+    async fn on_one(
+        &mut self,
+        action: &ServiceAction,
+        service: &str,
+        running: &Running,
         context: &mut Context<'_>,
     ) -> Result<(), ActError> {
         match action {
-            ServiceAction::Stop(service) => {
-                self.end_service(service, Act::Stop(Some(END_GRACE)), context).await?;
-                self.down.insert(service.clone(), ServiceAction::Start(service.clone()));
+            ServiceAction::Stop(_) => {
+                self.end_service(service, Act::Stop(Some(END_GRACE)), running, context).await
             }
-            ServiceAction::Kill(service) => {
-                self.end_service(service, Act::Kill, context).await?;
-                self.down.insert(service.clone(), ServiceAction::Start(service.clone()));
+            ServiceAction::Kill(_) => self.end_service(service, Act::Kill, running, context).await,
+            ServiceAction::Start(_) => self.start_service(service, context).await,
+            ServiceAction::Restart(_) => {
+                self.end_service(service, Act::Stop(Some(END_GRACE)), running, context).await?;
+                self.start_service(service, context).await
             }
-            ServiceAction::Pause(service) => {
-                self.deed(service, Act::Pause, context).await?;
-                self.down.insert(service.clone(), ServiceAction::Unpause(service.clone()));
+            ServiceAction::Pause(_) => {
+                self.undo_by(service, ServiceAction::Unpause);
+                self.deed(service, Act::Pause, context).await
             }
-            ServiceAction::Unpause(service) => {
+            ServiceAction::Unpause(_) => {
                 self.deed(service, Act::Unpause, context).await?;
                 self.down.remove(service);
+                Ok(())
             }
-            ServiceAction::Start(service) => {
-                self.start_service(service, context).await?;
+            ServiceAction::Disconnect(_) => {
+                self.undo_by(service, ServiceAction::Connect);
+                self.rewire(service, false, context).await
+            }
+            ServiceAction::Connect(_) => {
+                self.rewire(service, true, context).await?;
                 self.down.remove(service);
+                Ok(())
             }
-            ServiceAction::Restart(service) => {
-                self.end_service(service, Act::Stop(Some(END_GRACE)), context).await?;
-                self.start_service(service, context).await?;
-                self.down.remove(service);
-            }
-            ServiceAction::Deactivate(_) => {
-                let why = "deactivation is a call of the gateway, not of the stack";
-                return Err(ActError::Refused(why.to_owned()));
-            }
+            ServiceAction::Deactivate(_) => Ok(()),
         }
-        Ok(())
+    }
+
+    fn undo_by(&mut self, service: &str, back: fn(String) -> ServiceAction) {
+        self.down.insert(service.to_owned(), back(service.to_owned()));
+    }
+
+    /// Services that a name stands for, in start order: a participant with several processes, the routers and the pool are
+    /// groups, as on the embedded stack.
+    fn members(&self, name: &str, context: &Context<'_>) -> Vec<String> {
+        let Some(standing) = &self.standing else { return Vec::new() };
+        let node = |service: &str| context.resolved.nodes.iter().any(|node| node.name == service);
+        let own = |service: &str| {
+            let rest = service.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
+            service == name
+                || (name == "mock-openai" && node(service))
+                || rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        let mut members: Vec<String> =
+            standing.up.containers.keys().filter(|service| own(service)).cloned().collect();
+        members.sort_by_key(|service| rank(service));
+        members
+    }
+
+    /// Mocks first, because rules are taken off there; then in start order.
+    pub(super) fn undo_in_order(&self) -> Vec<ServiceAction> {
+        let mut down: Vec<(&String, &ServiceAction)> = self.down.iter().collect();
+        down.sort_by_key(|(service, _)| rank(service));
+        down.into_iter().map(|(_, action)| action.clone()).collect()
     }
 
     fn id(&self, service: &str) -> Result<String, ActError> {
@@ -76,12 +150,69 @@ impl Compose {
         answer.map_err(|error| ActError::Refused(error.to_string()))
     }
 
+    /// Takes a service out of every network of the project, or puts it back at its address and names. Written down
+    /// before it happens; the process itself goes on.
+    async fn rewire(&mut self, service: &str, join: bool, context: &mut Context<'_>) -> Result<(), ActError> {
+        let id = self.id(service)?;
+        let Some(standing) = &self.standing else { return Ok(()) };
+        let deed = if join { "connect" } else { "disconnect" };
+        let write = |phase: Phase, note: &str| {
+            standing
+                .ledger
+                .write(deed, service, phase, note)
+                .map_err(|error| ActError::Run(environment(error)))
+        };
+        for end in standing.target.endpoints_of(service, &standing.up.subnets) {
+            write(Phase::Intended, &end.network)?;
+            let call = async {
+                if join {
+                    standing.engine.connect(&end.network, &id, &end).await
+                } else {
+                    standing.engine.disconnect(&end.network, &id).await
+                }
+            };
+            if let Err(error) = context.dispatcher.through(call).await? {
+                write(Phase::Failed, &error.to_string())?;
+                return Err(ActError::Refused(error.to_string()));
+            }
+            write(Phase::Done, &end.network)?;
+        }
+        Ok(())
+    }
+
+    /// A mock holds its rules in memory: what is in force now is what it starts with the next time.
+    async fn keep_config(
+        &self,
+        service: &str,
+        running: &Running,
+        context: &mut Context<'_>,
+    ) -> Result<(), ActError> {
+        let pool = running.mocks.openai.iter().find(|pool| pool.service == service);
+        let control = match service {
+            "mock-dapi" => running.mocks.dapi.as_ref(),
+            "mock-chain" => running.mocks.chain.as_ref(),
+            _ => pool.map(|pool| &pool.control),
+        };
+        let Some(control) = control else { return Ok(()) };
+        let config: Result<MockConfig, String> = context.dispatcher.through(control.config()).await?;
+        let config = config.map_err(|why| {
+            // A frozen mock can't be asked; what it began with is then all there is.
+            ActError::Refused(format!("{service} does not show its configuration: {why}"))
+        })?;
+        // Written in place: the container sees the file that it was started with.
+        let file = format!("work/{}", config_file(service));
+        context.dir.write_json(&file, &config).map_err(|error| ActError::Run(error.into()))
+    }
+
     async fn end_service(
         &mut self,
         service: &str,
         act: Act,
+        running: &Running,
         context: &mut Context<'_>,
     ) -> Result<(), ActError> {
+        self.keep_config(service, running, context).await?;
+        self.undo_by(service, ServiceAction::Start);
         context.dispatcher.services.entry(service.to_owned()).or_default().exit_planned = true;
         self.deed(service, act, context).await?;
         let deadline = tokio::time::Instant::now() + END_LIMIT;
@@ -117,7 +248,9 @@ impl Compose {
         state.output.clear();
         let watcher = context.dispatcher.through(watch::follow(watched, &seen)).await?;
         standing.watchers.insert(service.to_owned(), watcher);
-        launch::ready(context, service).await?;
+        self.await_ready(service, context).await?;
+        self.said_ready(service, context).await?;
+        self.down.remove(service);
         Ok(())
     }
 
@@ -126,6 +259,28 @@ impl Compose {
             Ok(()) | Err(ActError::Refused(_)) => Ok(()),
             Err(ActError::Run(error)) => Err(error),
         }
+    }
+
+    /// What the stores of `--observe` give back.
+    async fn ask_stores(&self, standing: &Standing, context: &Context<'_>) -> Vec<Missing> {
+        let ask = match Ask::new() {
+            Ok(ask) => ask,
+            Err(why) => return vec![Missing { what: observe::RESULT.to_owned(), why }],
+        };
+        let at = |(service, port)| Some((service, address_of(&standing.up, service, port)?));
+        let services = observe::targets(context.resolved, &self.choice);
+        let stores = observe::Stores {
+            ask: &ask,
+            at: observe::STORES.into_iter().filter_map(at).collect(),
+            project: standing.target.project.clone(),
+            services: services.into_iter().map(|(service, ..)| service).collect(),
+            from_unix_s: standing.target.mark.created_unix_s,
+        };
+        let (observed, mut missing) = stores.ask_all(&standing.engine, &standing.up.containers).await;
+        if let Err(error) = context.dir.write_json(observe::RESULT, &observed) {
+            missing.push(Missing { what: observe::RESULT.to_owned(), why: error.to_string() });
+        }
+        missing
     }
 
     /// The engine's last word on every container: exits, restarts, out-of-memory kills, health logs.
@@ -140,6 +295,9 @@ impl Compose {
                     missing.push(Missing { what: format!("{service}/inspect"), why: error.to_string() });
                 }
             }
+        }
+        if self.choice.compose.observe {
+            missing.extend(self.ask_stores(standing, context).await);
         }
         let told = json!({ "containers": seen, "engine_calls": standing.engine.calls() });
         if let Err(error) = context.dir.write_json("work/containers.json", &told) {

@@ -7,10 +7,21 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::error::RunnerError;
+use crate::stack::postgres::{self, Source};
 use crate::stack::programs::Programs;
 
-/// Recipe, committed beside the Compose file.
+use super::project::POSTGRES;
+
+/// Recipes, committed beside the Compose file.
 const RECIPE: &str = "stack.dockerfile";
+const POSTGRES_RECIPE: [&str; 2] = ["postgres.dockerfile", "postgres-start.sh"];
+/// Programs of the Postgres image, and the modules that a new database needs.
+const POSTGRES_PROGRAMS: [&str; 3] = ["postgres", "initdb", "psql"];
+const POSTGRES_MODULES: [&str; 2] = ["plpgsql.so", "dict_snowball.so"];
+/// Shell of the Postgres image: `initdb` starts the server through it.
+const SHELL: &str = "/bin/sh";
+/// Its user, who needs a name there.
+const POSTGRES_PASSWD: &str = "postgres:x:70:70::/var/lib/postgresql:/bin/sh\n";
 
 fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> RunnerError {
     let path = path.display().to_string();
@@ -36,12 +47,89 @@ pub fn lay(programs: &Programs, names: &[&str], recipes: &Path, context: &Path) 
         place(&program, &context.join("bin").join(name))?;
         libraries.extend(needed(&program)?);
     }
-    for library in libraries {
-        let target = context.join("root").join(library.strip_prefix("/").unwrap_or(&library));
-        if let Some(parent) = target.parent() {
-            std::fs::create_dir_all(parent).map_err(failed(parent))?;
+    libraries.iter().try_for_each(|library| at_its_path(library, &context.join("root")))
+}
+
+/// Copies a file to where it was, under another root.
+fn at_its_path(file: &Path, root: &Path) -> Result<(), RunnerError> {
+    let target = root.join(file.strip_prefix("/").unwrap_or(file));
+    if let Some(parent) = target.parent() {
+        std::fs::create_dir_all(parent).map_err(failed(parent))?;
+    }
+    std::fs::copy(file, &target).map(drop).map_err(failed(file))
+}
+
+/// Where Postgres comes from: the user's image (nothing to build), or the folder of installed binaries.
+///
+/// # Errors
+/// In words, when there is neither.
+pub fn postgres_source(images: &[(String, String)]) -> Result<Option<PathBuf>, String> {
+    if images.iter().any(|(service, _)| service == POSTGRES) {
+        return Ok(None);
+    }
+    // A server that `PG*` names is out of a container's reach: only installed binaries count.
+    let found = postgres::find(|name| (name != "PGHOST").then(|| std::env::var(name).ok()).flatten());
+    let folder = match found {
+        // A folder of links is not where the programs find their shared files.
+        Ok(Source::Installed(folder)) => std::fs::canonicalize(folder.join("postgres")).ok(),
+        _ => None,
+    };
+    let folder = folder.and_then(|program| program.parent().map(Path::to_path_buf));
+    folder.filter(|folder| folder.join("psql").is_file() && folder.join("pg_config").is_file()).map(Some).ok_or_else(
+        || {
+            "install the server with its client (`postgres`, `initdb`, `psql` and `pg_config` in one folder), or name an \
+             image: --image postgres=postgres:16"
+                .to_owned()
+        },
+    )
+}
+
+/// Lays the context of the Postgres image from the binaries in a folder.
+///
+/// # Errors
+/// [`RunnerError::Environment`] for a file of the installation that is not where it says.
+pub fn lay_postgres(folder: &Path, recipes: &Path, context: &Path) -> Result<(), RunnerError> {
+    let root = context.join("root");
+    for path in [&root, &context.join("data")] {
+        std::fs::create_dir_all(path).map_err(failed(path))?;
+    }
+    std::fs::write(context.join("data/.keep"), "").map_err(failed(context))?;
+    for name in POSTGRES_RECIPE {
+        std::fs::copy(recipes.join(name), context.join(name)).map_err(failed(&recipes.join(name)))?;
+    }
+    // Programs look for their shared files where they were installed.
+    let shared = told(folder, "--sharedir")?;
+    let modules = told(folder, "--pkglibdir")?;
+    tree(&shared, &root)?;
+    let mut files: Vec<PathBuf> = POSTGRES_PROGRAMS.iter().map(|name| folder.join(name)).collect();
+    files.extend(POSTGRES_MODULES.iter().map(|name| modules.join(name)));
+    files.push(PathBuf::from(SHELL));
+    let mut all: BTreeSet<PathBuf> = BTreeSet::new();
+    for file in files {
+        all.extend(needed(&file)?);
+        all.insert(file);
+    }
+    all.iter().try_for_each(|file| at_its_path(file, &root))?;
+    let passwd = root.join("etc/passwd");
+    std::fs::create_dir_all(root.join("etc")).map_err(failed(&passwd))?;
+    std::fs::write(&passwd, POSTGRES_PASSWD).map_err(failed(&passwd))
+}
+
+/// What `pg_config` of an installation says.
+fn told(folder: &Path, flag: &str) -> Result<PathBuf, RunnerError> {
+    let program = folder.join("pg_config");
+    let output = std::process::Command::new(&program).arg(flag).output().map_err(failed(&program))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+}
+
+fn tree(folder: &Path, root: &Path) -> Result<(), RunnerError> {
+    for entry in std::fs::read_dir(folder).map_err(failed(folder))? {
+        let path = entry.map_err(failed(folder))?.path();
+        if path.is_dir() {
+            tree(&path, root)?;
+        } else {
+            at_its_path(&path, root)?;
         }
-        std::fs::copy(&library, &target).map_err(failed(&library))?;
     }
     Ok(())
 }

@@ -8,7 +8,10 @@ use compose_engine::clock;
 use compose_engine::gc::{self, Fate};
 use compose_engine::labels::Owner;
 use compose_engine::lease::{BEAT_SPACING_S, Lease, Liveness};
+use compose_engine::queue::{Needs, Queue};
 use compose_engine::subnet::Leases;
+use scenario::digest::blake3_hex;
+use scenario::model::{Resolved, Thresholds};
 
 use super::{connect, environment};
 use crate::error::RunnerError;
@@ -29,6 +32,27 @@ pub fn shared_folder() -> PathBuf {
 #[must_use]
 pub fn subnets() -> Leases {
     Leases::new(&shared_folder().join("subnets"))
+}
+
+/// The queue of runs on the engine behind a socket.
+#[must_use]
+pub fn queue(socket: &Path) -> Queue {
+    let name = blake3_hex(socket.as_os_str().as_encoded_bytes());
+    Queue::new(&shared_folder().join("queue").join(&name[..16]))
+}
+
+/// What a run asks of the machine. Programs of ours keep about one core busy between them (docs/performance.md); a
+/// scenario that limits times or looks for the highest level measures, and measures alone.
+#[must_use]
+pub fn needs(resolved: &Resolved, containers: usize) -> Needs {
+    const CONTAINER_BYTES: u64 = 64 << 20;
+    let scenario = &resolved.scenario;
+    let untimed = Thresholds { error_rate: scenario.thresholds.error_rate, ..Thresholds::default() };
+    Needs {
+        cores: 1,
+        mem_bytes: CONTAINER_BYTES * containers as u64,
+        alone: scenario.workload.search.is_some() || scenario.thresholds != untimed,
+    }
 }
 
 fn read_trimmed(path: &str) -> String {

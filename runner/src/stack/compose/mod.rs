@@ -6,6 +6,7 @@
 mod act;
 pub mod image;
 pub mod lease;
+pub mod observe;
 pub mod project;
 mod start;
 mod watch;
@@ -14,14 +15,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use compose_engine::down::{Ending, down};
 use compose_engine::engine::docker::Docker;
 use compose_engine::engine::place::Surroundings;
 use compose_engine::error::ComposeError;
 use compose_engine::exec::Up;
 use compose_engine::ledger::Ledger;
+use compose_engine::model::PullPolicy;
 use compose_engine::plan::Plan;
+use compose_engine::queue::Place;
 use compose_engine::subnet::Leases;
 use compose_engine::target::Target;
 use evidence::event::EventKind;
@@ -32,7 +35,6 @@ use scenario::pipe::LoadgenJob;
 
 use super::{ActError, Choice, Context, Provider, Running, Step, launch};
 use crate::error::RunnerError;
-use crate::stack::embedded::PROGRAMS;
 
 /// Services that get this long to end at the end of a run.
 const END_GRACE: Duration = Duration::from_secs(2);
@@ -50,9 +52,50 @@ pub struct ComposeArgs {
     /// Engine, as a Unix socket; by default the one that `docker` would use.
     #[arg(long, value_name = "SOCKET")]
     pub engine: Option<String>,
+    /// Run your own image by name in place of a service's, for example `postgres=postgres:16`; may be repeated.
+    #[arg(long = "image", value_name = "SERVICE=IMAGE", value_parser = named_image)]
+    pub images: Vec<(String, String)>,
+    /// When images of yours are fetched; `never` for jobs without a network.
+    #[arg(long, value_enum, default_value_t = Pull::Missing)]
+    pub pull: Pull,
+    /// Stores for metrics, logs and traces beside the run (compose/observability.yml), by your images.
+    #[arg(long)]
+    pub observe: bool,
     /// Leave the containers up at the end, for some hours, and say how to enter them.
     #[arg(long)]
     pub keep: bool,
+}
+
+/// When an image by name is fetched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Pull {
+    /// When it is not there.
+    #[default]
+    Missing,
+    /// Before every start.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl From<Pull> for PullPolicy {
+    fn from(pull: Pull) -> Self {
+        match pull {
+            Pull::Missing => Self::Missing,
+            Pull::Always => Self::Always,
+            Pull::Never => Self::Never,
+        }
+    }
+}
+
+/// `SERVICE=IMAGE`.
+fn named_image(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((service, image)) if !service.is_empty() && !image.is_empty() => {
+            Ok((service.to_owned(), image.to_owned()))
+        }
+        _ => Err("write SERVICE=IMAGE, for example postgres=postgres:16".to_owned()),
+    }
 }
 
 /// What stands on the engine.
@@ -62,6 +105,8 @@ struct Standing {
     ledger: Ledger,
     leases: Leases,
     lease: lease::Held,
+    /// Place in the queue of the engine, given back when the run is torn down.
+    place: Place,
     up: Up,
     watchers: BTreeMap<String, watch::Watcher>,
 }
@@ -153,25 +198,38 @@ impl Compose {
 impl Provider for Compose {
     fn about(&self, resolved: &Resolved) -> Stack {
         let isolation = "containers of one project in a leased subnet; every object carries the run's label";
-        super::reference::about("compose", &self.choice, resolved, isolation)
+        let about = super::reference::about("compose", &self.choice, resolved, isolation);
+        if project::is_real(&self.choice) {
+            return Stack { devshard: super::real::DEVSHARD.to_owned(), personality: None, ..about };
+        }
+        about
     }
 
-    fn programs(&self, _resolved: &Resolved) -> Vec<&'static str> {
-        PROGRAMS.to_vec()
+    fn programs(&self, resolved: &Resolved) -> Vec<&'static str> {
+        start::programs(resolved, &self.choice)
     }
 
     fn cannot_do(&self, resolved: &Resolved) -> Option<String> {
         let devshard = &resolved.scenario.devshard;
-        if devshard.storage == Storage::Postgres || devshard.replicas > 1 {
-            let why =
-                "this scenario needs Postgres (leases or replicas), which compose/devshard.yml does not have";
-            return Some(why.to_owned());
+        if let Some(why) = self.real_cannot_do(resolved) {
+            return Some(why);
         }
-        let (hosts, nodes) = (devshard.participants, resolved.nodes.len());
-        (hosts > project::HOSTS_MAX || nodes > project::NODES_MAX).then(|| {
+        if devshard.storage == Storage::Postgres
+            && let Err(why) = image::postgres_source(&self.choice.compose.images)
+        {
+            return Some(format!("this scenario needs Postgres: {why}"));
+        }
+        let processes = devshard.participants.saturating_mul(devshard.replicas);
+        let routers = if project::routed(resolved, &self.choice) { devshard.participants } else { 0 };
+        let nodes = resolved.nodes.len();
+        let fits =
+            processes <= project::HOSTS_MAX && routers <= project::ROUTERS_MAX && nodes <= project::NODES_MAX;
+        (!fits).then(|| {
             format!(
-                "the subnet of a run has addresses for {} hosts and {} nodes, this scenario has {hosts} and {nodes}",
+                "the subnet of a run has addresses for {} host processes, {} routers and {} nodes, this scenario needs \
+                 {processes}, {routers} and {nodes}",
                 project::HOSTS_MAX,
+                project::ROUTERS_MAX,
                 project::NODES_MAX
             )
         })
@@ -192,14 +250,14 @@ impl Provider for Compose {
     fn act<'a>(
         &'a mut self,
         action: &'a ServiceAction,
-        _running: &'a Running,
+        running: &'a Running,
         context: &'a mut Context<'_>,
     ) -> Step<'a, Result<(), ActError>> {
-        Box::pin(async move { self.carry_out(action, context).await })
+        Box::pin(async move { self.carry_out(action, running, context).await })
     }
 
     fn undo(&self) -> Vec<ServiceAction> {
-        self.down.values().cloned().collect()
+        self.undo_in_order()
     }
 
     fn start_loadgen<'a>(
@@ -233,6 +291,34 @@ impl Provider for Compose {
 
     fn stop<'a>(&'a mut self, context: &'a mut Context<'_>) -> Step<'a, Result<(), RunnerError>> {
         Box::pin(async move { self.end(context).await })
+    }
+}
+
+impl Compose {
+    /// What real Devshard images need beside what the scenario does.
+    fn real_cannot_do(&self, resolved: &Resolved) -> Option<String> {
+        let given = |wanted: &str| self.choice.compose.images.iter().any(|(name, _)| name == wanted);
+        let program = self.choice.devshard_bin.as_ref().map(|folder| folder.join(project::HOST_PROGRAM));
+        if !project::is_real(&self.choice) {
+            return program.map(|_| {
+                "--devshard-bin runs on the embedded stack; in containers it goes with --image devshardctl=… --image versiond=…"
+                    .to_owned()
+            });
+        }
+        if !given(project::GATEWAY_IMAGE) || !given(project::HOST_IMAGE) {
+            return Some(
+                "real Devshard images go together: give --image devshardctl=… and --image versiond=…"
+                    .to_owned(),
+            );
+        }
+        if !program.is_some_and(|program| program.is_file()) {
+            let why = "the versiond image starts a host program that is mounted: --devshard-bin must name a folder with devshardd";
+            return Some(why.to_owned());
+        }
+        let devshard = &resolved.scenario.devshard;
+        (devshard.storage == Storage::Postgres || devshard.replicas > 1).then(|| {
+            "this scenario needs Postgres (leases or replicas), which compose/real.yml does not give real images".to_owned()
+        })
     }
 }
 

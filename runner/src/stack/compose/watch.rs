@@ -66,18 +66,46 @@ pub(super) async fn follow(watched: Watched, seen: &ContainerSeen) -> Watcher {
 struct Writer {
     file: Option<File>,
     watched: Watched,
-    /// Stamp of the last line taken, for streams that are opened again.
-    last_ns: i128,
+    last: LastTaken,
+}
+
+/// Stamp of the last line taken of each output, for streams that are opened again. Only within one output do stamps
+/// grow: the engine stamps both apart, so that a line may come after one of the other output that is younger.
+#[derive(Clone, Copy, Debug)]
+struct LastTaken {
+    stdout_ns: i128,
+    stderr_ns: i128,
+}
+
+impl LastTaken {
+    const fn all(at_ns: i128) -> Self {
+        Self { stdout_ns: at_ns, stderr_ns: at_ns }
+    }
+
+    /// Whether a line is new; it counts as taken then.
+    fn is_new(&mut self, line: &Line) -> bool {
+        let last = match line.output {
+            Output::Stdout => &mut self.stdout_ns,
+            Output::Stderr => &mut self.stderr_ns,
+        };
+        let at_ns = line.stamp.as_deref().and_then(clock::parse_ns).unwrap_or(*last + 1);
+        let new = at_ns > *last;
+        *last = at_ns.max(*last);
+        new
+    }
+
+    /// From where both have to be read again, Unix seconds.
+    fn since_unix_s(self) -> u64 {
+        u64::try_from(self.stdout_ns.min(self.stderr_ns) / 1_000_000_000).unwrap_or_default()
+    }
 }
 
 impl Writer {
     async fn take(&mut self, lines: Vec<Line>) {
         for line in lines {
-            let at_ns = line.stamp.as_deref().and_then(clock::parse_ns).unwrap_or(self.last_ns + 1);
-            if at_ns <= self.last_ns {
+            if !self.last.is_new(&line) {
                 continue;
             }
-            self.last_ns = at_ns;
             if let Some(file) = &mut self.file {
                 // A full disk shows in the run's own files; the container must not wait for it.
                 drop(writeln!(file, "{}", line.text));
@@ -91,10 +119,9 @@ impl Writer {
         }
     }
 
-    /// Reads from the last stamp on; with `follow` until the stream ends.
+    /// Reads from the last stamps on; with `follow` until the stream ends.
     async fn read(&mut self, follow: bool) {
-        let since_unix_s = u64::try_from(self.last_ns / 1_000_000_000).unwrap_or_default();
-        let ask = LogAsk { follow, since_unix_s, tail: None };
+        let ask = LogAsk { follow, since_unix_s: self.last.since_unix_s(), tail: None };
         let mut pieces = self.watched.engine.logs(&self.watched.id, ask);
         let mut lines = Lines::stamped();
         while let Some(Ok(piece)) = pieces.next().await {
@@ -111,7 +138,7 @@ impl Writer {
 
 async fn run(watched: Watched, pid: u32, from_ns: i128) {
     let file = File::options().create(true).append(true).open(&watched.log).ok();
-    let mut writer = Writer { file, watched: watched.clone(), last_ns: from_ns };
+    let mut writer = Writer { file, watched: watched.clone(), last: LastTaken::all(from_ns) };
     let mut silent = 0;
     loop {
         writer.read(true).await;
@@ -180,7 +207,7 @@ impl Loadgen {
         let mut output = attached.output;
         let task = tokio::spawn(async move {
             let file = File::options().create(true).append(true).open(&watched.log).ok();
-            let mut writer = Writer { file, watched: watched.clone(), last_ns: 0 };
+            let mut writer = Writer { file, watched: watched.clone(), last: LastTaken::all(0) };
             let mut lines = Lines::default();
             while let Some(Ok(piece)) = output.next().await {
                 let whole = lines.take(&piece);
@@ -206,5 +233,27 @@ impl Loadgen {
         let gone = |error: std::io::Error| RunnerError::environment(format!("writing to loadgen: {error}"));
         self.input.write_all(text.as_bytes()).await.map_err(gone)?;
         self.input.flush().await.map_err(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_one_output_is_not_lost_behind_a_younger_one_of_the_other() {
+        let line = |output: Output, second: u32| Line {
+            output,
+            stamp: Some(format!("2026-01-01T00:00:0{second}.000000000Z")),
+            text: String::new(),
+        };
+        let mut last = LastTaken::all(0);
+        // The engine writes what each output brings as it comes; the stamps of both may cross.
+        assert!(last.is_new(&line(Output::Stderr, 3)));
+        assert!(last.is_new(&line(Output::Stdout, 2)));
+        assert!(!last.is_new(&line(Output::Stderr, 3)), "read a second time");
+        assert!(last.is_new(&line(Output::Stdout, 4)));
+        // What is read again begins where the slower output stopped.
+        assert_eq!(last.since_unix_s(), 1_767_225_603);
     }
 }

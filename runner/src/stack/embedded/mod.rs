@@ -97,6 +97,9 @@ impl Provider for Embedded {
     }
 
     fn cannot_do(&self, resolved: &Resolved) -> Option<String> {
+        if let Some(why) = super::no_rewiring(resolved) {
+            return Some(why);
+        }
         if resolved.scenario.devshard.storage == Storage::Sqlite {
             return None;
         }

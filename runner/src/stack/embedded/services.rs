@@ -13,6 +13,9 @@ use crate::guard::ServiceSignal;
 use crate::stack::postgres;
 use crate::stack::{ActError, Context, Running, launch};
 
+/// Why an action is not carried out on this stack.
+const NOT_HERE: &str = "processes on loopback share one network, so that none can be taken out of it (use --stack compose); \
+                        deactivation is a call of the gateway";
 /// How long a service may take to end after SIGTERM or SIGKILL before the action counts as refused.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -31,7 +34,7 @@ impl Embedded {
         | ServiceAction::Unpause(name)
         | ServiceAction::Restart(name)) = action
         else {
-            return Err(refused("deactivation is a call of the gateway, not of the stack"));
+            return Err(refused(NOT_HERE));
         };
         if context.resolved.nodes.iter().any(|node| node.name == *name) {
             return self.on_node(action, name, running).await;
@@ -61,7 +64,7 @@ impl Embedded {
                     context.guard.signal(&service, ServiceSignal::Continue).await?;
                     self.down.remove(&service);
                 }
-                ServiceAction::Deactivate(_) => {}
+                ServiceAction::Disconnect(_) | ServiceAction::Connect(_) | ServiceAction::Deactivate(_) => {}
             }
         }
         Ok(())

@@ -1,6 +1,9 @@
 //! The embedded stack with the user's own `devshardctl` and `devshardd` (`--devshard-bin DIR`): our mocks, our keys
 //! and our router around real programs (design section 4, contract mocks 1.4 and 9, fixture wire-july section 3).
 
+pub(super) use programs::PROTOCOL;
+pub(super) use start::write_keyring;
+
 mod listener;
 mod mocks;
 mod programs;
@@ -51,8 +54,13 @@ impl Real {
                 self.paused.retain(|paused| paused != service);
                 return Ok(());
             }
-            ServiceAction::Start(_) | ServiceAction::Restart(_) | ServiceAction::Deactivate(_) => {
-                return Err(ActError::Refused("this stack does not start services again".to_owned()));
+            ServiceAction::Start(_)
+            | ServiceAction::Restart(_)
+            | ServiceAction::Disconnect(_)
+            | ServiceAction::Connect(_)
+            | ServiceAction::Deactivate(_) => {
+                let why = "this stack neither starts services again nor takes them out of the network";
+                return Err(ActError::Refused(why.to_owned()));
             }
         };
         if launch::end(context, service, signal, END_LIMIT).await? {
@@ -81,6 +89,9 @@ impl Provider for Real {
     }
 
     fn cannot_do(&self, resolved: &Resolved) -> Option<String> {
+        if let Some(why) = super::no_rewiring(resolved) {
+            return Some(why);
+        }
         let devshard = &resolved.scenario.devshard;
         if devshard.storage == Storage::Postgres || devshard.replicas > 1 {
             let text = "this scenario needs Postgres (leases or replicas), which this stack does not start for real \

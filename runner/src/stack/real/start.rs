@@ -266,7 +266,14 @@ fn generation(settings: &Value) -> &'static str {
 }
 
 /// The key of a host as the keyring backend `test` keeps it. The folder is private and never evidence.
-fn write_keyring(work: &Path, service: &str, host: &Identity) -> Result<PathBuf, RunnerError> {
+///
+/// # Errors
+/// [`RunnerError::Environment`] when a file can't be written.
+pub(in crate::stack) fn write_keyring(
+    work: &Path,
+    service: &str,
+    host: &Identity,
+) -> Result<PathBuf, RunnerError> {
     let root = work.join(format!("{service}-keyring"));
     let folder = root.join(TEST_FOLDER);
     make_dir(&root)?;
