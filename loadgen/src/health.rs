@@ -1,6 +1,7 @@
 //! What this process uses, and whether the machine lets it open enough connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::LoadgenError;
@@ -90,6 +91,31 @@ pub fn machine() -> Machine {
     }
 }
 
+/// Keeps the calling thread on the n-th core that the process may use, counted round; gives its number.
+///
+/// # Errors
+/// Environment when the system does not allow it.
+pub fn pin_thread(number: u64) -> Result<usize, LoadgenError> {
+    let environment =
+        |error| LoadgenError::Environment(format!("a thread can't be kept on a core (--pin): {error}"));
+    let allowed = sched_getaffinity(None).map_err(environment)?;
+    let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+    let place = usize::try_from(number).unwrap_or_default() % cores.len().max(1);
+    let core = cores.get(place).copied().unwrap_or_default();
+    let mut one = CpuSet::new();
+    one.set(core);
+    sched_setaffinity(None, &one).map_err(environment)?;
+    Ok(core)
+}
+
+/// How long the calling thread was ready to run and had no core, microseconds; `None` where the kernel does not say.
+#[must_use]
+pub fn core_wait_us() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let wait_ns: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(wait_ns / 1_000)
+}
+
 /// Makes room for `connections` open at once.
 ///
 /// # Errors
@@ -125,6 +151,17 @@ mod tests {
     fn use_is_read() {
         let usage = Usage::now();
         assert!(usage.cpu_us > 0 && usage.rss_bytes > 100_000 && usage.open_fds >= 3, "{usage:?}");
+    }
+
+    #[test]
+    fn a_pinned_thread_stays_on_one_allowed_core() {
+        let pinned = std::thread::spawn(|| {
+            let core = pin_thread(1_000_001).unwrap();
+            let allowed = sched_getaffinity(None).unwrap();
+            assert!(allowed.is_set(core) && allowed.count() == 1);
+        });
+        pinned.join().unwrap();
+        assert!(sched_getaffinity(None).unwrap().count() >= 1, "other threads stay as they were");
     }
 
     #[test]

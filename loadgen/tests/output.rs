@@ -501,6 +501,18 @@ proptest! {
             prop_assert_eq!(&merged.total, &whole.total);
             prop_assert_eq!(&merged.scenarios, &whole.scenarios);
         }
+        // Everything else too, but for what says that there were shards, and sums of the generator itself.
+        let mut as_one = merged;
+        as_one.run.shards.clone_from(&whole.run.shards);
+        as_one.run.records_dropped = whole.run.records_dropped;
+        as_one.health.clone_from(&whole.health);
+        for (own, theirs) in as_one.stages.iter_mut().zip(&whole.stages) {
+            own.health.clone_from(&theirs.health);
+            own.load.clone_from(&theirs.load);
+            own.in_flight_max = theirs.in_flight_max;
+        }
+        // Thresholds and verdict are judged anew in a merge, of one run too.
+        prop_assert_eq!(as_one, merge::merge(vec![whole]).unwrap());
     }
 }
 

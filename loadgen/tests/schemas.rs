@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use loadgen::engine::turn_record::TurnRecord;
+use loadgen::output::compare::Comparison;
 use loadgen::profile::model::Profile;
 use loadgen::result::RunResult;
 use schemars::JsonSchema;
@@ -27,4 +28,5 @@ fn committed_schemas_equal_the_types() {
     committed::<Profile>("load-profile");
     committed::<RunResult>("load-result");
     committed::<TurnRecord>("load-turn");
+    committed::<Comparison>("load-comparison");
 }

@@ -1,6 +1,7 @@
 //! The kernel's side of the event loop: readiness by epoll, the next send by a timerfd (whose precision is that of
 //! the kernel's timers, not of milliseconds), and waking from another thread by an eventfd.
 
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -63,7 +64,14 @@ pub struct Poller {
     wake: Arc<OwnedFd>,
     /// What the timer is set to, as the caller's instant.
     armed_us: Option<u64>,
+    /// Calls of the kernel so far: waits, changes of what is watched, settings of the timer.
+    calls: [Cell<u64>; 3],
 }
+
+/// Place of a kind of call in the counts.
+const WAITS: usize = 0;
+const WATCHES: usize = 1;
+const TIMERS: usize = 2;
 
 impl Poller {
     /// A poller that watches nothing yet.
@@ -79,7 +87,7 @@ impl Poller {
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), edge)?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), edge)?;
-        Ok(Self { epoll, timer, wake: Arc::new(wake), armed_us: None })
+        Ok(Self { epoll, timer, wake: Arc::new(wake), armed_us: None, calls: Default::default() })
     }
 
     /// A handle for other threads.
@@ -88,11 +96,22 @@ impl Poller {
         Waker(Arc::clone(&self.wake))
     }
 
+    /// Waits, changes of what is watched, and settings of the timer so far.
+    #[must_use]
+    pub fn calls(&self) -> [u64; 3] {
+        [WAITS, WATCHES, TIMERS].map(|kind| self.calls[kind].get())
+    }
+
+    fn count(&self, kind: usize) {
+        self.calls[kind].set(self.calls[kind].get() + 1);
+    }
+
     /// Watches a socket under a number.
     ///
     /// # Errors
     /// Of the kernel.
     pub fn add(&self, socket: impl AsFd, key: usize, interest: Interest) -> Result<(), Errno> {
+        self.count(WATCHES);
         epoll::add(&self.epoll, socket, epoll::EventData::new_u64(key as u64), interest.flags())
     }
 
@@ -101,6 +120,7 @@ impl Poller {
     /// # Errors
     /// Of the kernel.
     pub fn modify(&self, socket: impl AsFd, key: usize, interest: Interest) -> Result<(), Errno> {
+        self.count(WATCHES);
         epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(key as u64), interest.flags())
     }
 
@@ -113,6 +133,7 @@ impl Poller {
         let wait_ns = at_us.saturating_sub(now_us).saturating_mul(1_000).max(1);
         let value = timespec(wait_ns);
         let spec = Itimerspec { it_interval: timespec(0), it_value: value };
+        self.count(TIMERS);
         if timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).is_ok() {
             self.armed_us = Some(at_us);
         }
@@ -123,6 +144,7 @@ impl Poller {
     pub fn wait(&mut self, timeout_us: Option<u64>, ready: &mut Vec<Ready>) {
         let timeout = timeout_us.map(|us| timespec(us.div_ceil(1_000).saturating_mul(1_000_000)));
         let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        self.count(WAITS);
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) else { return };
         for event in events {
             match { event.data }.u64() {

@@ -121,6 +121,8 @@ pub struct Outcome {
     pub loop_turn: Histogram,
     /// Connections of the event loops.
     pub wires: Wires,
+    /// Time without a core.
+    pub core_wait_us: Option<u64>,
     /// Who decided between stages.
     pub director: Option<Box<dyn Director + Send>>,
 }
@@ -168,6 +170,7 @@ impl ProfileLoad {
             rss_max_bytes: self.rss_max_bytes,
             loop_turn: Histogram::new(),
             wires: Wires::default(),
+            core_wait_us: None,
             director: self.parts.director,
         })
     }

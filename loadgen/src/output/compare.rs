@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use evidence::exit::Outcome;
 use report::units;
+use schemars::JsonSchema;
 use serde::Serialize;
 use stats::interval::{CONFIDENCE, ratio_of_runs, wilson};
 use stats::{Interval, Percentile};
@@ -63,7 +64,7 @@ const LATENCIES: [(Metric, Percentile); 7] = [
 const RATES: [Figure; 3] = [Figure::OkRps, Figure::OutputTokensPerSecond, Figure::GoodputRps];
 
 /// What became of one figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
     /// Worse beyond the limit.
@@ -77,7 +78,7 @@ pub enum Change {
 }
 
 /// One compared figure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Row {
     /// Stage, from 1.
     pub stage: usize,
@@ -104,7 +105,7 @@ pub struct Row {
 }
 
 /// A whole comparison.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Comparison {
     /// Format version.
     pub v: u32,

@@ -219,6 +219,9 @@ fn generator(result: &RunResult) -> String {
         "loop turn",
         format!("p99 {}, max {}", percentile(turn, Percentile::P99), units::span_or_none(turn.max_us())),
     );
+    if let Some(wait_us) = health.core_wait_us {
+        put("waited for a core", units::span(wait_us));
+    }
     super::show::wires(result).into_iter().for_each(|(name, text)| put(name, text));
     put(
         "records",

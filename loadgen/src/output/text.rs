@@ -10,7 +10,9 @@ use super::{legend, show};
 use crate::result::{Figure, Figures, Metric, RunResult};
 
 /// Width of the first column.
-const NAME: usize = 24;
+const NAME: usize = 26;
+/// Explanations are folded to this width, which is also that of the table of percentiles.
+const WIDTH: usize = 104;
 /// Width of a column of figures.
 const CELL: usize = 11;
 
@@ -30,7 +32,7 @@ pub fn text(result: &RunResult) -> String {
     if !explained.is_empty() {
         out.push_str("\nlegend\n");
         for entry in explained {
-            row(&mut out, entry.title, &[&entry.text]);
+            folded(&mut out, entry.title, &entry.text);
         }
     }
     out.push_str("Steady part of each stage only. * too few values for this percentile.\n");
@@ -39,6 +41,23 @@ pub fn text(result: &RunResult) -> String {
 
 fn row(out: &mut String, name: &str, values: &[&str]) {
     line(out, &format!("  {name:<NAME$} {}", values.join("  ")));
+}
+
+/// A row whose text goes on below itself.
+fn folded(out: &mut String, name: &str, text: &str) {
+    let mut rest = String::new();
+    let mut name = name;
+    for word in text.split_whitespace() {
+        if !rest.is_empty() && NAME + 4 + rest.chars().count() + word.chars().count() > WIDTH {
+            row(out, std::mem::take(&mut name), &[&rest]);
+            rest.clear();
+        }
+        if !rest.is_empty() {
+            rest.push(' ');
+        }
+        rest.push_str(word);
+    }
+    row(out, name, &[&rest]);
 }
 
 /// A line without idle spaces at its end.
@@ -70,7 +89,7 @@ fn stages(out: &mut String, result: &RunResult) {
         return;
     }
     let heads = ["requests", "ok/s", "errors", "p50", "p95", "p99", "TTFT p95", "in flight"];
-    line(out, &format!("\n{:<26} {}", "stages", cells(heads)));
+    line(out, &format!("\n{:<28} {}", "stages", cells(heads)));
     for stage in &result.stages {
         let latency = stage.total.distributions.get(Metric::Latency);
         let ttft = stage.total.distributions.get(Metric::Ttft);
@@ -171,6 +190,9 @@ fn health(out: &mut String, result: &RunResult) {
     row(out, "descriptors", &[&format!("{} open, limit {limit}", units::count(health.open_fds))]);
     let turn = percentile(&health.loop_turn, stats::Percentile::P99);
     row(out, "loop turn p99", &[&turn, &format!("max {}", units::span_or_none(health.loop_turn.max_us()))]);
+    if let Some(wait_us) = health.core_wait_us {
+        row(out, "waited for a core", &[&units::span(wait_us), "of its threads' time"]);
+    }
     let run = &result.run;
     let records =
         format!("{} written, {} lost", units::count(run.records), units::count(run.records_dropped));

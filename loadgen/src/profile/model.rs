@@ -262,7 +262,7 @@ pub struct Thresholds {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ThresholdLimit {
-    /// A metric or figure by its name.
+    /// A metric or figure by its name; `ttft_p95` is short for metric `ttft` with percentile `p95`.
     pub metric: String,
     /// For a metric: which percentile, `p95` for example.
     #[serde(default)]
@@ -367,6 +367,8 @@ pub struct Connections {
     pub ca: Option<String>,
     /// Believe any certificate. Every report says so.
     pub insecure: bool,
+    /// Each thread that sends stays on a core of its own.
+    pub pin: bool,
 }
 
 impl Default for Connections {
@@ -380,6 +382,7 @@ impl Default for Connections {
             dns: Dns::Once,
             ca: None,
             insecure: false,
+            pin: false,
         }
     }
 }

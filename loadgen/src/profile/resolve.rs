@@ -174,6 +174,8 @@ pub struct Resolved {
     pub threads: u32,
     /// Spinning.
     pub spin: bool,
+    /// Threads stay on cores of their own.
+    pub pin: bool,
     /// Price of a million prompt and of a million completion tokens, 10⁻⁹ of the currency.
     pub prices_nano: Option<(u64, u64)>,
     /// Age of a waiting arrival that stops the stage.
@@ -249,6 +251,7 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
         connections,
         threads: profile.connections.threads,
         spin: profile.connections.spin,
+        pin: profile.connections.pin,
         prices_nano,
         oversaturation_us: profile.oversaturation.map(Micros::us),
         search: profile.search.clone(),
@@ -300,6 +303,7 @@ fn digest(profile: &Profile) -> String {
     plan.defaults.headers.clear();
     plan.connections.ca = None;
     plan.connections.insecure = false;
+    plan.connections.pin = false;
     for scenario in &mut plan.scenarios {
         scenario.target = None;
         scenario.headers.clear();

@@ -85,11 +85,12 @@ pub fn rules(
             bad.push(format!("{at}: give exactly one of max and min"));
             continue;
         };
-        match subject(&limit.metric, limit.percentile.as_deref()).and_then(|s| Ok((s, amount(s, number)?))) {
+        let (metric, percentile) = taken_apart(&limit.metric, limit.percentile.as_deref());
+        match subject(metric, percentile).and_then(|s| Ok((s, amount(s, number)?))) {
             Ok((subject, amount)) => rules.push(Rule {
-                name: match &limit.percentile {
-                    Some(percentile) => format!("{} {percentile}", limit.metric),
-                    None => limit.metric.clone(),
+                name: match percentile {
+                    Some(percentile) => format!("{metric} {percentile}"),
+                    None => metric.to_owned(),
                 },
                 subject,
                 limit: amount,
@@ -102,6 +103,18 @@ pub fn rules(
         }
     }
     if bad.is_empty() { Ok(rules) } else { Err(bad) }
+}
+
+/// `ttft_p95` is short for metric `ttft` with percentile `p95`.
+fn taken_apart<'a>(metric: &'a str, percentile: Option<&'a str>) -> (&'a str, Option<&'a str>) {
+    match (percentile, metric.rsplit_once('_')) {
+        (None, Some((name, short)))
+            if short.parse::<Percentile>().is_ok() && name.parse::<Metric>().is_ok() =>
+        {
+            (name, Some(short))
+        }
+        _ => (metric, percentile),
+    }
 }
 
 fn subject(metric: &str, percentile: Option<&str>) -> Result<Subject, String> {
@@ -212,6 +225,11 @@ mod tests {
         for (limit, good) in [
             (limit("latency", Some("p99.9"), "2s"), true),
             (limit("rps", None, "100.5"), true),
+            (limit("ttft_p95", None, "2s"), true),
+            (limit("ttft_service_p99.9", None, "2s"), true),
+            (limit("ttft_q95", None, "2s"), false),
+            (limit("rps_p95", None, "2"), false),
+            (limit("ttft_p95", Some("p99"), "2s"), false),
             (limit("latency", None, "2s"), false),
             (limit("latency", Some("p95"), "2"), false),
             (limit("rps", Some("p95"), "2"), false),

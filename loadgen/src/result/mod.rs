@@ -308,6 +308,10 @@ pub struct Health {
     pub open_fds: u64,
     /// Limit of open descriptors.
     pub fds_limit: Option<u64>,
+    /// Time in which a sending thread was ready to run and had no core, all threads together: lateness that other
+    /// programs on this machine caused. `None` where the kernel does not say.
+    #[serde(default)]
+    pub core_wait_us: Option<u64>,
     /// Length of the turns of the event loop: while one lasts, nothing else is sent or read.
     pub loop_turn: Histogram,
     /// Saturations found, each apart from faults of the target.
@@ -330,6 +334,7 @@ impl Health {
         self.rss_max_bytes += other.rss_max_bytes;
         self.open_fds += other.open_fds;
         self.fds_limit = self.fds_limit.min(other.fds_limit);
+        self.core_wait_us = self.core_wait_us.zip(other.core_wait_us).map(|(own, theirs)| own + theirs);
         self.loop_turn.merge(&other.loop_turn);
         for theirs in &other.saturation {
             if !self.saturation.contains(theirs) {

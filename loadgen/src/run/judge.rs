@@ -2,13 +2,14 @@
 
 use evidence::exit::Findings;
 use evidence::record::ClientClass;
+use report::units;
 
 use super::director::{judge_stage, limited};
 use crate::engine::stage::StagePart;
 use crate::profile::Resolved;
 use crate::profile::resolve::StagePlan;
 use crate::result::{
-    Figures, RunResult, Saturation, SaturationClass, ScenarioFigures, ThresholdResult, Verdict,
+    Figures, RunResult, Saturation, SaturationClass, ScenarioFigures, ThresholdResult, Unit, Verdict,
 };
 
 /// Classes of requests that could not be sent by the target's fault.
@@ -78,7 +79,8 @@ fn saturation(result: &RunResult, plan: &Resolved) -> Vec<Saturation> {
         if plan.inflight_lowered && stage.in_flight_max >= plan.inflight_max {
             let detail = format!(
                 "stage {}: {} were in flight, as many as the hard limit of open files allows; raise it (ulimit -Hn)",
-                stage.index, stage.in_flight_max
+                stage.index + 1,
+                stage.in_flight_max
             );
             found.push(Saturation { class: SaturationClass::GeneratorFds, detail });
         }
@@ -88,14 +90,18 @@ fn saturation(result: &RunResult, plan: &Resolved) -> Vec<Saturation> {
             let detail = format!(
                 "stage {}: {} % of the cores of its threads were used, at most {} % are allowed; add threads or lower \
                  the load",
-                stage.index,
+                stage.index + 1,
                 ppm / 10_000,
                 most / 10_000
             );
             found.push(Saturation { class: SaturationClass::GeneratorCpu, detail });
         }
         if let Some(why) = limited(plan, &stage.total) {
-            let detail = format!("stage {}: {why}", stage.index);
+            let waited = result.health.core_wait_us.filter(|wait_us| *wait_us * 20 > result.health.wall_us);
+            let waited = waited.map_or_else(String::new, |wait_us| {
+                format!("; its threads waited {} for a core, which other programs used", units::span(wait_us))
+            });
+            let detail = format!("stage {}: {why}{waited}", stage.index + 1);
             found.push(Saturation { class: SaturationClass::GeneratorLateness, detail });
         }
         let counts = &stage.total.counts;
@@ -105,12 +111,25 @@ fn saturation(result: &RunResult, plan: &Resolved) -> Vec<Saturation> {
         if stats::ratio::falls_short(offered, counts.planned, plan.health.achieved.get()) {
             let detail = format!(
                 "stage {}: {} of {} planned requests were sent; the load was not offered",
-                stage.index, counts.sent, counts.planned
+                stage.index + 1,
+                counts.sent,
+                counts.planned
             );
             found.push(Saturation { class: SaturationClass::NotOffered, detail });
         }
     }
     found
+}
+
+/// A figure as reports show it.
+fn said(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Microseconds => units::span(value.max(0.0).round() as u64),
+        Unit::Share => units::share(Some(value)),
+        Unit::PerSecond => units::per_second(Some(value)),
+        Unit::Bytes => units::bytes(value.max(0.0).round() as u64),
+        Unit::Count | Unit::Money => units::trimmed(value, 6),
+    }
 }
 
 fn verdict(result: &RunResult, interrupted: bool) -> Verdict {
@@ -125,16 +144,18 @@ fn verdict(result: &RunResult, interrupted: bool) -> Verdict {
     let mut failed = false;
     for threshold in broken {
         failed = true;
-        let place = threshold.stage.map_or_else(|| "overall".to_owned(), |stage| format!("stage {stage}"));
-        let found = threshold.found.map_or_else(|| "nothing".to_owned(), |value| value.to_string());
+        let place =
+            threshold.stage.map_or_else(|| "overall".to_owned(), |stage| format!("stage {}", stage + 1));
+        let found =
+            threshold.found.map_or_else(|| "not measured".to_owned(), |found| said(threshold.unit, found));
         let way = if threshold.at_least { "at least" } else { "at most" };
-        reasons
-            .push(format!("{place}: {} was {found}, {way} {} is allowed", threshold.name, threshold.limit));
+        let limit = said(threshold.unit, threshold.limit);
+        reasons.push(format!("{place}: {} was {found}, {way} {limit} is allowed", threshold.name));
     }
     for stage in &result.stages {
         if let Some(why) = &stage.stopped {
             failed = true;
-            reasons.push(format!("stage {}: {why}", stage.index));
+            reasons.push(format!("stage {}: {why}", stage.index + 1));
         }
     }
     if let Some(found) = &result.search

@@ -87,6 +87,9 @@ pub struct RunFlags {
     /// Believe any certificate; every report says so.
     #[arg(long)]
     pub insecure: bool,
+    /// Keep each thread that sends on a core of its own.
+    #[arg(long)]
+    pub pin: bool,
     /// No progress lines.
     #[arg(long)]
     pub quiet: bool,
@@ -189,6 +192,7 @@ fn read(flags: &RunFlags, search: bool) -> Result<(Profile, Resolved), LoadgenEr
     }
     plan.connections.http = flags.http.unwrap_or(plan.connections.http);
     plan.connections.insecure |= flags.insecure;
+    plan.pin |= flags.pin;
     if flags.ca.is_some() {
         plan.connections.ca.clone_from(&flags.ca);
     }
@@ -311,11 +315,17 @@ impl Start {
             };
             let mut reactor = Reactor::new(self.clock, shared, self.plan.spin)?;
             self.halt.tell(reactor.waker());
-            let halt = Arc::clone(&self.halt);
+            let (halt, pin) = (Arc::clone(&self.halt), self.plan.pin);
             let thread = std::thread::Builder::new().name(format!("load-{number}")).spawn(move || {
+                if pin {
+                    health::pin_thread(number)?;
+                }
                 let mut load = ProfileLoad::new(parts);
                 reactor.run(&mut load, &halt);
-                Ok((load.close()?, reactor.take_loop_turns(), reactor.take_wires()))
+                let core_wait_us = health::core_wait_us();
+                let mut outcome = load.close()?;
+                outcome.core_wait_us = core_wait_us;
+                Ok((outcome, reactor.take_loop_turns(), reactor.take_wires()))
             });
             threads
                 .push(thread.map_err(|error| {
@@ -398,6 +408,7 @@ fn absorb(first: &mut ThreadOutcome, other: ThreadOutcome) {
     first.written.dropped += other.written.dropped;
     first.written.error = first.written.error.take().or(other.written.error);
     first.rss_max_bytes = first.rss_max_bytes.max(other.rss_max_bytes);
+    first.core_wait_us = first.core_wait_us.zip(other.core_wait_us).map(|(own, theirs)| own + theirs);
 }
 
 fn blank(
@@ -451,6 +462,7 @@ fn blank(
             rss_max_bytes: first.rss_max_bytes.max(usage.rss_bytes),
             open_fds: usage.open_fds,
             fds_limit: health::fds_limit(),
+            core_wait_us: first.core_wait_us,
             loop_turn: first.loop_turn.clone(),
             saturation: Vec::new(),
         },

@@ -296,12 +296,23 @@ pub fn run_to(
     options: &Options,
     at_once: usize,
 ) -> (Vec<Ended>, Wires) {
-    let head = HeadTemplate::new(&target, None);
-    let transport = Transport::new(&target, options).unwrap();
-    let mut load = OneByOne { head: head.clone(), lines: lines.into(), ended: Vec::new(), open: 0, at_once };
-    let route = Route { target, head, protocol: &OpenAiChat, limits, keep, transport };
-    let shared = Shared { routes: vec![route], redactor: Redactor::default() };
-    let mut reactor = Reactor::new(Clock::start(), shared, false).unwrap();
+    let (mut reactor, mut load) = prepared(target, lines, (limits, keep), options, at_once);
     reactor.run(&mut load, &Halt::default());
     (load.ended, reactor.take_wires())
+}
+
+/// An event loop and a load for it.
+pub fn prepared(
+    target: Target,
+    lines: Vec<(PlanLine, Vec<u8>)>,
+    (limits, keep): (LoadLimits, KeepAlive),
+    options: &Options,
+    at_once: usize,
+) -> (Reactor, OneByOne) {
+    let head = HeadTemplate::new(&target, None);
+    let transport = Transport::new(&target, options).unwrap();
+    let load = OneByOne { head: head.clone(), lines: lines.into(), ended: Vec::new(), open: 0, at_once };
+    let route = Route { target, head, protocol: &OpenAiChat, limits, keep, transport };
+    let shared = Shared { routes: vec![route], redactor: Redactor::default() };
+    (Reactor::new(Clock::start(), shared, false).unwrap(), load)
 }

@@ -98,6 +98,21 @@ struct Slot {
     tried: usize,
 }
 
+/// Calls of the kernel, the cost of a request that no clock has to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// Reads of sockets of HTTP/1.1.
+    pub reads: u64,
+    /// Writes to them.
+    pub writes: u64,
+    /// Waits for readiness.
+    pub waits: u64,
+    /// Changes of what is watched.
+    pub watches: u64,
+    /// Settings of the precise timer.
+    pub timers: u64,
+}
+
 /// One event loop.
 pub struct Reactor {
     clock: Clock,
@@ -122,6 +137,9 @@ pub struct Reactor {
     spin: bool,
     sent: u64,
     connections: u64,
+    /// Reads and writes of sockets of HTTP/1.1.
+    reads: u64,
+    writes: u64,
     /// A request has ended since the load was asked last.
     ended: bool,
     next_at: Option<u64>,
@@ -157,6 +175,8 @@ impl Reactor {
             spin,
             sent: 0,
             connections: 0,
+            reads: 0,
+            writes: 0,
             ended: false,
             next_at: None,
             loop_turn: Histogram::new(),
@@ -179,6 +199,13 @@ impl Reactor {
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.connections
+    }
+
+    /// Calls of the kernel that the loop has made.
+    #[must_use]
+    pub fn calls(&self) -> Calls {
+        let [waits, watches, timers] = self.poller.calls();
+        Calls { reads: self.reads, writes: self.writes, waits, watches, timers }
     }
 
     /// What became of the connections since the last call.
@@ -315,6 +342,7 @@ impl Reactor {
         let Wire::One(connection) = &mut line.wire else { return };
         loop {
             let rest = &entry.exchange.request()[done..];
+            self.writes += u64::from(!rest.is_empty());
             let result =
                 if rest.is_empty() { connection.flush().map(|()| 0) } else { connection.write(rest) };
             match result {
@@ -346,6 +374,7 @@ impl Reactor {
         let Some(slot) = line.slot else { return };
         let Some(entry) = self.slots.get_mut(slot) else { return };
         let Wire::One(connection) = &mut line.wire else { return };
+        self.reads += 1;
         let flow = match connection.read(&mut self.scratch) {
             Ok(0) => entry.exchange.on_eof(),
             Ok(count) => {
