@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::{Captured, LOOPBACK, captured, channel, eventually, get, hits, put};
 use mocks::process::{MockError, Running};
 use scenario::control::{
-    ChainAct, ChainCallRecord, ChainConfig, ChainEscrow, ChainGrant, ChainParams, ChainParticipant,
-    ChainRule, ChainStats, MockConfig, Page,
+    BlockPace, ChainAct, ChainCallRecord, ChainConfig, ChainEscrow, ChainGrant, ChainParams,
+    ChainParticipant, ChainRule, ChainStats, MockConfig, Page,
 };
 use scenario::fault::{ChainFault, Select};
 use scenario::units::Micros;
@@ -250,13 +250,40 @@ async fn blocks_advance_and_can_be_held_and_burst() {
 #[tokio::test]
 async fn actions_move_the_epoch_and_settle() {
     let running = start(still()).await;
-    assert_eq!(act(&running, &ChainAct::AdvanceEpoch).await, 200);
+    assert_eq!(act(&running, &ChainAct::AdvanceEpoch { pace: BlockPace::Burst }).await, 200);
     let now = stats(&running).await;
     assert_eq!((now.epoch, now.height), (2, 500));
     assert_eq!(act(&running, &ChainAct::Settle { escrow: 1 }).await, 200);
     assert_eq!(stats(&running).await.settled, [1]);
     assert_eq!(act(&running, &ChainAct::Settle { escrow: 9 }).await, 400);
     assert_eq!(act(&running, &ChainAct::Blocks { count: 0 }).await, 400);
+    assert_eq!(act(&running, &ChainAct::AdvanceEpoch { pace: BlockPace::OneByOne }).await, 200);
+    let now = stats(&running).await;
+    assert_eq!((now.epoch, now.height), (3, 900), "a walk ends where a jump ends");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_action_holds_blocks_and_ends_websockets() {
+    let running = start(config()).await;
+    assert_eq!(act(&running, &ChainAct::Hold { on: true }).await, 200);
+    let held = stats(&running).await;
+    tokio::time::sleep(Duration::from_millis(120)).await;
+    assert_eq!((held.held, stats(&running).await.height), (true, held.height));
+    assert_eq!(act(&running, &ChainAct::Hold { on: false }).await, 200);
+    eventually("blocks go on", async || stats(&running).await.height > held.height).await;
+    // Nothing is open: an order that reaches nobody is refused, and so is a code that can't be sent.
+    assert_eq!(act(&running, &ChainAct::CutWebsockets).await, 400);
+    assert_eq!(act(&running, &ChainAct::CloseWebsockets { code: 1000 }).await, 400);
+    let stream = tokio::net::TcpStream::connect(&running.ready()["rpc"]).await.unwrap();
+    let (mut socket, _) = tokio_tungstenite::client_async("ws://chain/websocket", stream).await.unwrap();
+    assert_eq!(act(&running, &ChainAct::CloseWebsockets { code: 999 }).await, 400);
+    assert_eq!(act(&running, &ChainAct::CloseWebsockets { code: 1000 }).await, 200);
+    let frame = futures_util::StreamExt::next(&mut socket).await.unwrap().unwrap();
+    let tokio_tungstenite::tungstenite::Message::Close(Some(frame)) = frame else { panic!("{frame:?}") };
+    assert_eq!(u16::from(frame.code), 1000);
+    eventually("the end is counted", async || stats(&running).await.websockets_ended == 1).await;
+    assert!(hits(&running).await.is_empty(), "an action is no fault rule");
     running.stop().await;
 }
 
@@ -328,7 +355,7 @@ async fn the_state_survives_a_restart_when_asked_to() {
     let running = begin(Some(file.clone())).await.unwrap();
     broadcast(&running, &captured["BroadcastCreate"]).await;
     broadcast(&running, &captured["BroadcastSettle"]).await;
-    act(&running, &ChainAct::AdvanceEpoch).await;
+    act(&running, &ChainAct::AdvanceEpoch { pace: BlockPace::Burst }).await;
     let before = stats(&running).await;
     // What is on disk at this moment is what a kill would leave: everything answered is there already.
     let file_after_kill = dir.path().join("killed.json");

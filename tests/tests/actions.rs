@@ -21,6 +21,10 @@ fn scenario(actions: &str) -> String {
     format!("{head}actions:\n{actions}thresholds:\n{tail}")
 }
 
+fn committed(name: &str) -> String {
+    std::fs::read_to_string(support::root().join(format!("scenarios/{name}.yaml"))).unwrap()
+}
+
 fn action(after: u32, what: &str) -> String {
     format!("  - {{ after: {{ requests: {after} }}, do: {{ {what} }}, expect: [ {{ class: success }} ] }}\n")
 }
@@ -89,6 +93,56 @@ fn a_restarted_mock_starts_with_the_rules_that_were_in_force() {
     let assertions = run.json("assertions.json");
     let failed = support::with_status(&assertions, "fail");
     assert!(failed.iter().all(|id| id == "T"), "{failed:?}: {}", run.text());
+}
+
+/// The July build never subscribes again after a normal goodbye: what a scenario proves of one build it refutes of another.
+#[test]
+fn a_host_that_stays_deaf_is_found() {
+    let run = Run::of(&committed("rpc-drop"), &["--personality", "july", "--drain-timeout", "20s"]).expect(1);
+    all_done(&run, 4);
+    let told = run.text();
+    assert!(told.contains("not-following: host-0 is in epoch 2, the chain in 3"), "{told}");
+}
+
+#[test]
+fn actions_on_chain_and_allocator_take_effect_or_are_refused() {
+    let actions: String = [
+        (8, "allocator: { unavailable: node-b }"),
+        (16, "chain: { params: { max_nonce: 900000 } }"),
+        (24, "chain: { grant: { granter: host-0, grantee: host-1 } }"),
+        (28, "chain: { revoke: { granter: host-0, grantee: host-1 } }"),
+        (32, "chain: { hold_blocks: true }"),
+        (36, "chain: { hold_blocks: false }"),
+        (40, "create_escrow: 1000000000000"),
+        (44, "chain: { blocks: 20 }"),
+        (50, "settle: 4"),
+        (60, "chain: { revoke: { granter: host-0, grantee: host-1 } }"),
+    ]
+    .map(|(after, what)| action(after, what))
+    .concat();
+    let run = Run::of(&scenario(&actions), &[]);
+    let done = events(&run, "action-done");
+    let read_back: Vec<String> =
+        done.iter().map(|event| event["read_back"].as_str().unwrap_or("refused").to_owned()).collect();
+    let wanted = [
+        "node-b is not given out",
+        "chain and allocator hold {\"max_nonce\":900000}",
+        "the chain holds 1 grants",
+        "the chain holds 0 grants",
+        "blocks are held",
+        "blocks are running",
+        "escrow 5 is active",
+        "height ",
+        "the chain shows escrow 4 as settled",
+        "refused",
+    ];
+    assert_eq!(read_back.len(), wanted.len(), "{read_back:?}");
+    for (read, wanted) in read_back.iter().zip(wanted) {
+        assert!(read.starts_with(wanted), "{read:?} where {wanted:?} should stand");
+    }
+    // What was refused did not happen, and a run that did not do what its file says proves nothing.
+    assert_eq!(run.output.status.code(), Some(4), "{}", run.text());
+    assert!(run.text().contains("does not stand"), "{}", run.text());
 }
 
 /// Whether this machine can run a Postgres server of its own.

@@ -166,3 +166,30 @@ fn bad_files_are_refused_with_their_line() {
         assert!(run.text().contains("scenario.yaml:"), "{name}: {}", run.text());
     }
 }
+
+/// What the July build is known to do wrong is red, and accepted only when it is asked for.
+#[test]
+fn known_findings_of_the_july_build_are_accepted_when_asked_for() {
+    let text = std::fs::read_to_string(support::root().join("scenarios/partial-stream.yaml")).unwrap();
+    // The limit and the least count are about a build that ends such streams well.
+    let text = with(&text, "  error_rate: 0\n", "  success_rps_min: 0\n");
+    let text = with(&text, "  classes: { expected-failure: 16 }\n", "");
+    let run = Run::of(&text, &["--personality", "july"]).expect(1);
+    let analyze = |args: &[&str]| {
+        let run_id = run.dir().file_name().unwrap().to_owned();
+        let mut command = support::runner();
+        command
+            .arg("analyze")
+            .arg(&run_id)
+            .arg("--results")
+            .arg(run.results.path().join("results"))
+            .args(args);
+        command.output().unwrap()
+    };
+    let known = ["--known-findings", "scenarios/known/july-2026.yaml"];
+    let output = analyze(&known);
+    assert_eq!(output.status.code(), Some(1), "known is not accepted");
+    let output = analyze(&[known[0], known[1], "--accept-known"]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{told}{}", String::from_utf8_lossy(&output.stderr));
+}

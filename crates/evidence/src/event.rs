@@ -194,6 +194,9 @@ pub enum EventKind {
         action: usize,
         /// Error, if it failed.
         error: Option<String>,
+        /// What was read back afterwards, where there is something to read: the effect, not the answer.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        read_back: Option<String>,
     },
     /// A chain step of the drain: `sync`, `finalize`.
     DrainStep {

@@ -12,6 +12,7 @@ pub mod drain;
 pub mod event;
 pub mod exit;
 pub mod known;
+pub mod leases;
 pub mod manifest;
 pub mod names;
 pub mod raw;

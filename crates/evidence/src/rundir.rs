@@ -54,6 +54,8 @@ pub const SNAPSHOTS: &str = "snapshots";
 pub const DIFFS: &str = "snapshots/diffs.jsonl";
 /// Inferences of all snapshots, each whenever it changed.
 pub const INFERENCES: &str = "snapshots/inferences.jsonl";
+/// The lease tables over time (Postgres).
+pub const LEASES: &str = "snapshots/leases.jsonl";
 /// The normalised snapshot inside a moment's directory.
 pub const SNAPSHOT_FILE: &str = "snapshot.json";
 /// `report.html`.

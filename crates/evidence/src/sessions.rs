@@ -247,7 +247,12 @@ mod tests {
 
     fn host(service: &str, diffs: Vec<Diff>) -> HostState {
         let log = HostEscrow { escrow: "7".to_owned(), diffs, ..HostEscrow::default() };
-        HostState { service: service.to_owned(), participant: "p".to_owned(), escrows: vec![log] }
+        HostState {
+            service: service.to_owned(),
+            participant: "p".to_owned(),
+            escrows: vec![log],
+            epoch: None,
+        }
     }
 
     #[test]

@@ -154,6 +154,9 @@ pub struct HostState {
     pub participant: String,
     /// Escrows it serves.
     pub escrows: Vec<HostEscrow>,
+    /// Epoch that its statistics name; only asked for at the end, since real hosts keep an answer for a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
 }
 
 /// A validation lease row (Postgres).

@@ -15,6 +15,7 @@ use evidence::bundle::Bundle;
 use evidence::drain::{DrainSample, SIGNALS};
 use evidence::event::Event;
 use evidence::known::{KNOWN_VERSION, KnownFindings};
+use evidence::leases::LeaseLine;
 use evidence::manifest::Manifest;
 use evidence::record::RequestRecord;
 use evidence::run::RunInfo;
@@ -141,6 +142,7 @@ fn lines_of_the_run_directory() {
         &["/accounting", "/accounting/attempts/0", "/calls/0"],
     );
     open_format::<DrainSample>("drain-sample", "drain-sample.jsonl", &[]);
+    open_format::<LeaseLine>("lease-line", "lease-line.jsonl", &["/lease"]);
 }
 
 #[test]

@@ -28,8 +28,8 @@ use crate::profile::Profile;
 use crate::units::Micros;
 
 pub use chain::{
-    ChainAct, ChainCallRecord, ChainConfig, ChainEscrow, ChainGrant, ChainParams, ChainParticipant,
-    ChainRule, ChainStats, basis_points,
+    BlockPace, ChainAct, ChainCallRecord, ChainConfig, ChainEscrow, ChainGrant, ChainParams,
+    ChainParticipant, ChainRule, ChainStats, basis_points,
 };
 
 /// Format version of configs and logs.

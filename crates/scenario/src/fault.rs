@@ -54,6 +54,10 @@ pub enum Because {
     Overloaded,
     /// The client closed at its cancel point.
     ClientCancelled,
+    /// Nobody listened where the gateway should be.
+    Unreachable,
+    /// The connection ended before the headers were complete.
+    ConnectionLost,
 }
 
 /// How a stream may end when a matched `expect` exempts it from A3.

@@ -12,8 +12,10 @@ use crate::fault::{Attempts, CallKind, Expect, FaultAction, Place, RequestClass,
 use crate::profile::Profile;
 use crate::units::{Micros, Ppb};
 
+mod action;
 mod workload;
 
+pub use action::*;
 pub use workload::*;
 
 /// Format version of the scenario file.
@@ -137,57 +139,6 @@ pub struct FaultRule {
     pub expect: Vec<Expect>,
 }
 
-/// When an action happens. Exactly one key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Trigger {
-    /// When this many requests have been sent.
-    Requests(u64),
-    /// When this request has been sent.
-    RequestSent(String),
-    /// When any escrow has reached this nonce.
-    Nonce(u64),
-    /// Wall clock after load start: allowed for exploration, marks the run as not plan-exact.
-    At(Micros),
-}
-
-/// What is done to a service. Exactly one key; the value is a service name such as `host-1`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum ServiceAction {
-    /// Ask to end, then wait.
-    Stop(String),
-    /// Start again.
-    Start(String),
-    /// End at once.
-    Kill(String),
-    /// Freeze.
-    Pause(String),
-    /// Thaw.
-    Unpause(String),
-    /// Stop, then start.
-    Restart(String),
-    /// Take out of the network; the process goes on (Compose stack).
-    Disconnect(String),
-    /// Put back into the network (Compose stack).
-    Connect(String),
-    /// Deactivate an escrow at the gateway (by ordinal from 1).
-    Deactivate(u32),
-}
-
-/// One action of the timeline.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Action {
-    /// When.
-    pub after: Trigger,
-    /// What.
-    #[serde(rename = "do")]
-    pub action: ServiceAction,
-    /// Allowed outcomes of requests in flight during it.
-    pub expect: Vec<Expect>,
-}
-
 /// Limits that fail the run (T). No default: what is absent is not judged. 0 is a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -275,6 +226,9 @@ pub struct Minimum {
     /// Validations that ended with a vote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validations: Option<u64>,
+    /// Validation leases that a replica took over when their time had passed (Postgres).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take_overs: Option<u64>,
     /// Requests that ended in each of these classes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<RequestClass, u64>,

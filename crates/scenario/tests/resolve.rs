@@ -91,6 +91,10 @@ fn every_committed_scenario_resolves_without_wall_clock() {
     let mut count = 0;
     for file in std::fs::read_dir(root().join("scenarios")).unwrap() {
         let path = file.unwrap().path();
+        // Known findings lie in a folder beside the scenarios.
+        if !path.is_file() {
+            continue;
+        }
         let text = std::fs::read_to_string(&path).unwrap();
         let resolved = of_text(&text, &Overrides::default());
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();

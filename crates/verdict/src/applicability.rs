@@ -64,8 +64,8 @@ pub const LIMITS: &[Limit] = &[
     Limit {
         id: AssertionId::A5,
         holds: |run| run.stack.storage == "postgres",
-        why: "the lease table keeps no history and all replicas of a participant share one owner: what happened \
-              between two looks is not seen (contract hosts 5.2, 11.1)",
+        why: "the lease table keeps no history and all replicas of a participant share one owner: it is read at each \
+              snapshot and watched in between, and what happened between two looks is not seen (contract hosts 5.2, 11.1)",
     },
     Limit {
         id: AssertionId::A6,

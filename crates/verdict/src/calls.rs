@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use evidence::run::RunInfo;
-use scenario::fault::{DapiCall, FaultAction};
+use scenario::fault::{CallKind, DapiCall, FaultAction};
 
 use crate::lines::{DapiLine, HitLine, NodeCallLine};
 use crate::locks::LockBook;
@@ -23,6 +23,8 @@ pub struct Hit {
     pub who: Option<Who>,
     /// Attempt at this place.
     pub attempt: u64,
+    /// The call was a validation replay.
+    pub replay: bool,
 }
 
 /// Whose marker a call or a hit carries.
@@ -64,6 +66,7 @@ impl Hits {
             rule: names.name(&line.rule),
             who: line.request_id.as_ref().map(|id| Who::of(id, ids, names)),
             attempt: line.attempt,
+            replay: line.kind == Some(CallKind::Validation),
         });
     }
 

@@ -170,6 +170,8 @@ fn because(
         | ClientClass::FirstByteTimeout
         | ClientClass::IdleTimeout
         | ClientClass::TotalTimeout => Some(Because::ClientTimeout),
+        ClientClass::ConnectRefused => Some(Because::Unreachable),
+        ClientClass::ConnectionLost => Some(Because::ConnectionLost),
         _ => None,
     }
 }

@@ -13,6 +13,7 @@ pub mod format;
 mod gaps;
 pub mod judge;
 pub mod known;
+mod leases;
 pub mod levels;
 mod lines;
 pub mod load;

@@ -201,6 +201,7 @@ pub(crate) struct HitLine<'a> {
     #[serde(borrow)]
     pub(crate) request_id: Option<Text<'a>>,
     pub(crate) attempt: u64,
+    pub(crate) kind: Option<CallKind>,
 }
 
 /// Of `faults/node-calls.jsonl`.

@@ -202,13 +202,14 @@ impl Evidence {
         rules
     }
 
-    /// Hits on the request of a record.
+    /// Hits on the request of a record. A spoilt replay carries the same marker and is no part of its request: the
+    /// client was answered long before.
     pub fn hits_of(&self, index: u64) -> impl Iterator<Item = &crate::calls::Hit> {
         let who = match self.records.odd_id(index) {
             Some(odd) => self.names.find(odd).map(Who::Other),
             None => Some(Who::Index(index)),
         };
-        who.into_iter().flat_map(|who| self.hits.of(who))
+        who.into_iter().flat_map(|who| self.hits.of(who)).filter(|hit| !hit.replay)
     }
 
     /// A request that the gateway could not begin: its row waits for ever and names no attempt, no node worked for it,

@@ -8,12 +8,14 @@ use evidence::accounting::Attempt;
 use evidence::assertion::Status;
 use evidence::event::EventKind;
 use evidence::exit::Outcome;
+use evidence::leases::LeaseSeen;
 use evidence::record::ClientClass;
 use evidence::snapshot::{Lease, Missing, Moment, Tx};
 use scenario::fault::{Because, EndingKind, Expect, RequestClass};
 use scenario::model::{Action, Saturation, ServiceAction, Trigger};
 use scenario::units::Ppb;
 use support::catalogue::{account, answer, http_error, logs, place, refused};
+use support::defects_session::{lease, seen_as};
 use support::log::{SLOTS, tx};
 use support::{Files, good};
 
@@ -132,9 +134,29 @@ const PASS: &[(&str, Change)] = &[
         files.snapshot(Moment::DrainPassive).leases =
             Some(vec![lease(0, "submitted", 1), lease(1, "pending", 1)]);
     }),
+    ("A5: a lease is taken over after its time, and what was released is claimed by another", |files| {
+        files.run.stack.storage = "postgres".to_owned();
+        let row = |status: &str, claimed_unix_us| lease(0, 1, status, claimed_unix_us);
+        files.from(Moment::Before, |s| s.leases = Some(vec![lease(0, 1, "submitted", 4_500_000)]));
+        files.leases = seen_as(&[row("pending", 1), row("pending", 4_000_000)]);
+        let gone = row("pending", 4_000_000);
+        files.leases.push(LeaseSeen::Gone {
+            participant: "host-0".to_owned(),
+            seen_unix_us: 4_200_000,
+            lease: gone,
+        });
+        files.leases.extend(seen_as(&[row("submitted", 4_500_000)]));
+    }),
     ("A6: residue in a mempool that would not apply any more", |files| {
         let residue = tx("finish", Some(5), Some(5 % SLOTS), Some("11"));
         files.snapshot(Moment::DrainFinal).hosts[0].escrows[0].mempool.push(residue);
+    }),
+    ("A6: a replay that ended after its escrow was settled under load", |files| {
+        let waiting = tx("validation", Some(5), Some((5 + 2) % SLOTS), Some("11"));
+        files.from(Moment::DrainPassive, |snapshot| {
+            snapshot.chain.as_mut().expect("the story has it").settled.push(11);
+        });
+        files.snapshot(Moment::DrainFinal).hosts[0].escrows[0].mempool.push(waiting);
     }),
     ("A6: work still in a mempool after the passive wait is information", |files| {
         let waiting = tx("validation", Some(5), Some((5 + 2) % SLOTS), Some("11"));
@@ -367,6 +389,18 @@ const UNKNOWN: &[(&str, &str, Change)] = &[
     }),
     ("leases were not read on Postgres", "validation leases", |files| {
         files.run.stack.storage = "postgres".to_owned();
+    }),
+    ("fewer leases were taken over than the scenario wants", "minimum.take_overs wants 1", |files| {
+        files.run.stack.storage = "postgres".to_owned();
+        files.run.resolved.scenario.minimum.take_overs = Some(1);
+        files.from(Moment::Before, |s| s.leases = Some(vec![lease(0, 1, "submitted", 1)]));
+        files.leases = seen_as(&[lease(0, 1, "pending", 1), lease(0, 1, "submitted", 1)]);
+    }),
+    ("an action was refused", "was not carried out: there is none", |files| {
+        let action = 0;
+        files.event_in_load(EventKind::ActionIntended { action, what: "restart".to_owned() });
+        let error = Some("there is none".to_owned());
+        files.event_in_load(EventKind::ActionDone { action, error, read_back: None });
     }),
     ("nobody knows who owns the slots", "who owns the slots of escrow 11", |files| {
         files.from(Moment::Before, |snapshot| snapshot.escrows[0].group.clear());

@@ -115,10 +115,20 @@ fn check_rule(rule: &ChainRule) -> Result<(), String> {
         ChainFault::BurstBlocks(count) if count > BURST_MAX => {
             Err(format!("rule {id:?}: `burst_blocks` is {count}, at most {BURST_MAX}"))
         }
-        // Codes below 1000 and some above can't travel in a close frame (RFC 6455 section 7.4).
-        ChainFault::CloseWebsocket(code) if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) => Err(
-            format!("rule {id:?}: {code} is no close code that may be sent, use 1001, 1011 or 3000 to 4999"),
-        ),
+        ChainFault::CloseWebsocket(code) => {
+            check_close_code(code).map_err(|error| format!("rule {id:?}: {error}"))
+        }
         _ => Ok(()),
     }
+}
+
+/// Codes below 1000 and some above can't travel in a close frame (RFC 6455 section 7.4).
+///
+/// # Errors
+/// What to write instead.
+pub fn check_close_code(code: u16) -> Result<(), String> {
+    if matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+        return Ok(());
+    }
+    Err(format!("{code} is no close code that may be sent, use 1001, 1011 or 3000 to 4999"))
 }

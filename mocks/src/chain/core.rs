@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use scenario::control::{CONTROL_VERSION, ChainAct, ChainConfig, ChainRule, ChainStats};
+use scenario::control::{BlockPace, CONTROL_VERSION, ChainAct, ChainConfig, ChainRule, ChainStats};
 use scenario::fault::{ChainFault, Select};
 
-use crate::chain::config::BURST_MAX;
+use crate::chain::config::{self, BURST_MAX};
 use crate::chain::ledger::Ledger;
 use crate::ordinal::selects;
 
@@ -49,13 +49,15 @@ pub struct Core {
     pub ledger: Ledger,
     calls: BTreeMap<String, u64>,
     calls_total: u64,
+    /// Blocks are held by an admin action.
+    held: bool,
 }
 
 impl Core {
     /// Around a ledger.
     #[must_use]
     pub fn new(ledger: Ledger) -> Self {
-        Self { ledger, calls: BTreeMap::new(), calls_total: 0 }
+        Self { ledger, calls: BTreeMap::new(), calls_total: 0, held: false }
     }
 
     /// Counts a call and finds the rule that it meets. An outage comes before all others.
@@ -83,10 +85,10 @@ impl Core {
         self.ledger.config().rules.iter().any(is_outage)
     }
 
-    /// Whether a rule holds the blocks.
+    /// Whether a rule or an admin action holds the blocks.
     #[must_use]
     pub fn holds_blocks(&self) -> bool {
-        self.ledger.config().rules.iter().any(|rule| is_on(rule, &ChainFault::HoldBlocks(true)))
+        self.held || self.ledger.config().rules.iter().any(|rule| is_on(rule, &ChainFault::HoldBlocks(true)))
     }
 
     /// Replaces the configuration and says what came into force by it. Bursts have been produced on return.
@@ -108,13 +110,17 @@ impl Core {
         Ok(edges)
     }
 
-    /// An admin action.
+    /// The part of an admin action that is done at once; the transports of [`super::shared`] do the rest.
     ///
     /// # Errors
     /// Why it can't be done.
     pub fn act(&mut self, act: &ChainAct) -> Result<(), String> {
         match act {
-            ChainAct::AdvanceEpoch => self.ledger.advance_epoch(),
+            ChainAct::AdvanceEpoch { pace: BlockPace::Burst } => self.ledger.advance_epoch(),
+            ChainAct::AdvanceEpoch { pace: BlockPace::OneByOne } => {}
+            ChainAct::Hold { on } => self.held = *on,
+            ChainAct::CutWebsockets => {}
+            ChainAct::CloseWebsockets { code } => config::check_close_code(*code)?,
             ChainAct::Blocks { count } if *count == 0 || *count > BURST_MAX => {
                 return Err(format!("`count` is {count}, 1 to {BURST_MAX} blocks can be produced at once"));
             }
@@ -137,6 +143,7 @@ impl Core {
             calls: self.calls.clone(),
             transactions: saved.transactions_total,
             settled: self.ledger.settled(),
+            held: self.held,
             ..ChainStats::default()
         }
     }

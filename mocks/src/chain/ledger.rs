@@ -303,10 +303,21 @@ impl Ledger {
     /// Next epoch: the height jumps to its begin. Not block by block: a flood of blocks made subscribers of the
     /// upstream mock deaf (contract mocks 5.5), and hosts accept any height.
     pub fn advance_epoch(&mut self) {
+        self.produce(self.blocks_to_epoch());
+        self.begin_epoch();
+    }
+
+    /// Blocks until the next epoch can begin, at least one.
+    #[must_use]
+    pub fn blocks_to_epoch(&self) -> u64 {
         let begin = self.saved.epoch_start.saturating_add(EPOCH_LENGTH).max(self.saved.height + 1);
-        self.produce(begin - self.saved.height);
+        begin - self.saved.height
+    }
+
+    /// The next epoch begins at the height of now.
+    pub fn begin_epoch(&mut self) {
         self.saved.epoch += 1;
-        self.saved.epoch_start = begin;
+        self.saved.epoch_start = self.saved.height;
     }
 
     /// Position of the newest event.

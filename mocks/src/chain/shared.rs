@@ -3,8 +3,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use scenario::control::{ChainAct, ChainCallRecord, ChainConfig, ChainStats, Hit};
+use scenario::control::{BlockPace, ChainAct, ChainCallRecord, ChainConfig, ChainStats, Hit};
 use scenario::fault::{ChainFault, FaultAction};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
@@ -22,14 +23,16 @@ const LOG_MAX: usize = 100_000;
 const ARGUMENT_MAX: usize = 120;
 /// Orders to open websockets that may wait; there are few and they are taken at once.
 const ORDERS_MAX: usize = 16;
+/// Pause after each block that comes by itself on the way to an epoch.
+const WALK_PAUSE: Duration = Duration::from_millis(1);
 
 /// What happens to every websocket that is open at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Cut the TCP connection. Carries the rule.
-    Cut(String),
-    /// Close with a code. Carries the rule.
-    Close(String, u16),
+    /// Cut the TCP connection. Carries the rule, if it is one.
+    Cut(Option<String>),
+    /// Close with a code. Carries the rule, if it is one.
+    Close(Option<String>, u16),
 }
 
 /// State of one `mock-chain` process. Never held locked across a wait.
@@ -42,6 +45,7 @@ pub struct Shared {
     news: watch::Sender<u64>,
     orders: broadcast::Sender<Order>,
     subscriptions: AtomicU64,
+    websockets_ended: AtomicU64,
     file: Option<StateFile>,
     closing: CancellationToken,
 }
@@ -58,6 +62,7 @@ impl Shared {
             news: watch::Sender::new(0),
             orders: broadcast::Sender::new(ORDERS_MAX),
             subscriptions: AtomicU64::new(0),
+            websockets_ended: AtomicU64::new(0),
             file,
             closing,
         }
@@ -98,6 +103,11 @@ impl Shared {
         &self.subscriptions
     }
 
+    /// Counts a websocket that a rule or an action has ended.
+    pub fn count_ended(&self) {
+        self.websockets_ended.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// A receiver that sees every block after this call.
     #[must_use]
     pub fn news(&self) -> watch::Receiver<u64> {
@@ -125,11 +135,11 @@ impl Shared {
             let (rule, action) = match edge {
                 // Each connection logs its own hit: what was not open was not cut.
                 Edge::Cut(rule) => {
-                    let _nobody_listens = self.orders.send(Order::Cut(rule));
+                    let _nobody_listens = self.orders.send(Order::Cut(Some(rule)));
                     continue;
                 }
                 Edge::Close(rule, code) => {
-                    let _nobody_listens = self.orders.send(Order::Close(rule, code));
+                    let _nobody_listens = self.orders.send(Order::Close(Some(rule), code));
                     continue;
                 }
                 Edge::Hold(rule) => (rule, ChainFault::HoldBlocks(true)),
@@ -147,12 +157,40 @@ impl Shared {
     /// Why it can't be done, or why it could not be saved.
     pub async fn carry_out(self: &Arc<Self>, act: &ChainAct) -> Result<(), String> {
         self.core().act(act)?;
+        match act {
+            ChainAct::AdvanceEpoch { pace: BlockPace::OneByOne } => self.walk_to_epoch().await,
+            ChainAct::CutWebsockets => self.order(Order::Cut(None))?,
+            ChainAct::CloseWebsockets { code } => self.order(Order::Close(None, *code))?,
+            _ => {}
+        }
         // The settled event needs a block to be in; an admin action does not wait for the next one.
         if matches!(act, ChainAct::Settle { .. }) {
             self.core().ledger.produce(1);
         }
         self.publish();
         self.save().await
+    }
+
+    /// An order to websockets that nobody has open would be an action that did nothing.
+    fn order(&self, order: Order) -> Result<(), String> {
+        let sent = self.orders.send(order);
+        sent.map(drop).map_err(|_| "no websocket is open, so that none can be ended".to_owned())
+    }
+
+    /// Produces every block to the next epoch by itself, so that each subscriber sees each of them come.
+    async fn walk_to_epoch(&self) {
+        let left = self.core().ledger.blocks_to_epoch();
+        for block in 1..=left {
+            {
+                let mut core = self.core();
+                core.ledger.produce(1);
+                if block == left {
+                    core.ledger.begin_epoch();
+                }
+            }
+            self.publish();
+            tokio::time::sleep(WALK_PAUSE).await;
+        }
     }
 
     /// Writes the state file, when there is one.
@@ -178,7 +216,8 @@ impl Shared {
     #[must_use]
     pub fn counters(&self) -> ChainStats {
         let subscriptions = self.subscriptions.load(Ordering::Relaxed);
-        ChainStats { subscriptions, cpu_us: cpu_us(), ..self.core().stats() }
+        let websockets_ended = self.websockets_ended.load(Ordering::Relaxed);
+        ChainStats { subscriptions, websockets_ended, cpu_us: cpu_us(), ..self.core().stats() }
     }
 
     /// Logs a carried out fault.

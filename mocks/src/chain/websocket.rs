@@ -56,9 +56,9 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(shared: Arc<Shared>, mut s
                 Err(_) => return,
             },
             order = orders.recv() => match order {
-                Ok(Order::Cut(rule)) => return connection.hit(&rule, ChainFault::CutWebsocket(true)),
+                Ok(Order::Cut(rule)) => return connection.ended(rule.as_deref(), ChainFault::CutWebsocket(true)),
                 Ok(Order::Close(rule, code)) => {
-                    connection.hit(&rule, ChainFault::CloseWebsocket(code));
+                    connection.ended(rule.as_deref(), ChainFault::CloseWebsocket(code));
                     return close(&mut socket, code).await;
                 }
                 Err(_) => Vec::new(),
@@ -98,8 +98,12 @@ impl Connection {
         Self { shared, subscriptions: BTreeMap::new(), height, event }
     }
 
-    fn hit(&self, rule: &str, action: ChainFault) {
-        self.shared.log_hit("websocket", rule, action, 1, 0);
+    /// Ended by an order: of a rule, which is a hit, or of an action, which the runner writes down itself.
+    fn ended(&self, rule: Option<&str>, action: ChainFault) {
+        self.shared.count_ended();
+        if let Some(rule) = rule {
+            self.shared.log_hit("websocket", rule, action, 1, 0);
+        }
     }
 
     /// Answers one request frame. A repeated query replaces the older one: events carry the newest id.

@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::Gateway;
 use super::log::Line;
 
-/// Pause between two polls.
-const POLL: Duration = Duration::from_secs(5);
+/// Pause between two polls: 5 s on the real gateway, shorter here like the waits.
+const POLL: Duration = Duration::from_secs(1);
 /// Pause after a change of settings, which starts the gate again.
 const SOON: Duration = Duration::from_millis(100);
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -11,7 +11,7 @@ use super::escrow::Started;
 use super::log::Line;
 use super::race::{Attempt, Race};
 use crate::clock;
-use crate::state::Status;
+use crate::state::{Session, Status};
 use crate::transport::{VerifyTimeoutRequest, VoteReason};
 
 /// Handles every failed attempt of a race; their waits overlap. An answer that was delivered is not voted
@@ -26,7 +26,7 @@ async fn one(race: &Race, attempt: &Attempt) {
         return;
     }
     let reason = if attempt.confirmed_at.is_some() { VoteReason::Execution } else { VoteReason::Refused };
-    let case = Case { race, started, reason };
+    let mut case = Case { race, started, reason };
     if race.escrow.has_finish(started.nonce) {
         case.skip("nonce_already_finished");
         return;
@@ -45,6 +45,22 @@ async fn one(race: &Race, attempt: &Attempt) {
     let wait = until(due_s, clock::unix_s());
     case.line("timeout_waiting").field("reason", case.word()).field("remaining_ms", wait.as_millis()).emit();
     tokio::time::sleep(wait + Duration::from_millis(200)).await;
+    // The receipt of a host that fell silent may come from its replica. Nobody votes for a refusal then, and the inference
+    // has its whole execution time; July insists on the refusal and leaves it started.
+    let confirmed = || {
+        let record = |state: &Session| state.inference(started.nonce).cloned();
+        race.escrow.with_state(record).filter(|record| record.status == Status::Started)
+    };
+    if case.reason == VoteReason::Refused
+        && !race.gateway.is_july()
+        && let Some(record) = confirmed()
+    {
+        case.reason = VoteReason::Execution;
+        let due_s = record.confirmed_at
+            + i64::from(config.execution_timeout)
+            + i64::from(race.gateway.config.waits.grace_s);
+        tokio::time::sleep(until(due_s, clock::unix_s()) + Duration::from_millis(200)).await;
+    }
     if race.escrow.has_finish(started.nonce) {
         case.skip("nonce_already_finished");
         return;

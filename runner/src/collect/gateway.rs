@@ -19,13 +19,21 @@ pub async fn escrow(surfaces: &Surfaces, id: &str, missing: &mut Vec<Missing>) -
             "debug/inferences" => bound::inferences(surfaces.requests_max),
             _ => bound::STATE,
         };
+        // With the key an escrow that is not served any more is read from disk (contract gateway 2.2).
         let take = |value: &Value| read(&mut escrow, name, value);
-        let answer = surfaces.json(&format!("{base}/{name}"), name != "status", len_max, take).await;
+        let answer = surfaces.json(&format!("{base}/{name}"), true, len_max, take).await;
         if let Some(((), value)) = keep(missing, &format!("gateway/{id}/{name}"), answer) {
             raw.insert(name.to_owned(), value);
         }
     }
     (escrow, Value::Object(raw))
+}
+
+/// Ids of every escrow that the gateway knows, served or not.
+#[must_use]
+pub fn registered(admin: &Value) -> Vec<String> {
+    let entries = admin["devshards"].as_array().map(Vec::as_slice).unwrap_or_default();
+    entries.iter().filter_map(|entry| entry["id"].as_str().map(str::to_owned)).collect()
 }
 
 /// Takes one answer into the normalised form. What an assertion would read as zero or as none must be there.

@@ -10,7 +10,7 @@ use wire::proto::devshard::DevshardTx;
 use wire::proto::devshard::devshard_tx;
 
 use super::ask::bound;
-use super::{HostSurface, Surfaces, keep};
+use super::{HostSurface, Missed, Surfaces, keep};
 
 /// Answer of a host that was never contacted for an escrow (contract hosts 2.1, newer builds).
 const NO_SESSION: &str = "session not found";
@@ -37,6 +37,7 @@ pub async fn state(
         service: host.service.clone(),
         participant: host.participant.clone(),
         escrows: Vec::with_capacity(escrows.len()),
+        epoch: None,
     };
     for (id, nonce) in escrows.iter().filter(|(_, nonce)| *nonce != Some(0)) {
         let base = format!("{}{}/sessions/{id}", host.base, surfaces.session_prefix);
@@ -59,6 +60,16 @@ pub async fn state(
         }
     }
     Ok(state)
+}
+
+/// Epoch that a host's statistics name.
+///
+/// # Errors
+/// When they can't be read or name none.
+pub async fn epoch(surfaces: &Surfaces, host: &HostSurface) -> Result<u64, Missed> {
+    let url = format!("{}{}/stats/shards", host.base, surfaces.session_prefix);
+    let read = |shown: &Value| shown["current_epoch_id"].as_u64().ok_or("no current epoch".to_owned());
+    Ok(surfaces.json(&url, false, bound::STATE, read).await?.0)
 }
 
 /// Why a log was not read.

@@ -7,16 +7,21 @@ pub mod ask;
 pub mod gateway;
 pub mod host;
 pub mod join;
+pub mod leases;
 pub mod metrics;
 pub mod mocks;
 pub mod snapshot;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evidence::snapshot::Missing;
 use serde_json::Value;
 
 use ask::{Ask, Refusal, begin, bound};
+
+/// Escrows of one run that are followed; rotation opens a few at each epoch.
+const ESCROWS_MAX: usize = 1_024;
 
 /// Where the surfaces of one Devshard are.
 #[derive(Clone, Debug)]
@@ -31,10 +36,38 @@ pub struct Surfaces {
     pub hosts: Vec<HostSurface>,
     /// Path prefix of sessions on hosts, for example `/devshard/v2`.
     pub session_prefix: String,
-    /// Escrow ids.
-    pub escrows: Vec<String>,
+    /// Escrows of this run.
+    pub escrows: Escrows,
     /// Length of the plan: some answers grow with it, and so do their bounds.
     pub requests_max: u64,
+}
+
+/// Escrow ids in the order in which they became known: those of the start, then those that were opened later.
+#[derive(Clone, Debug, Default)]
+pub struct Escrows(Arc<Mutex<Vec<String>>>);
+
+impl Escrows {
+    /// The ids of the start, from 1.
+    #[must_use]
+    pub fn first(count: u32) -> Self {
+        Self(Arc::new(Mutex::new((1..=count).map(|id| id.to_string()).collect())))
+    }
+
+    /// All that are known now.
+    #[must_use]
+    pub fn list(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds ids that are new.
+    pub fn add(&self, ids: impl IntoIterator<Item = String>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for id in ids {
+            if !known.contains(&id) && known.len() < ESCROWS_MAX {
+                known.push(id);
+            }
+        }
+    }
 }
 
 /// One host's surface.
@@ -102,7 +135,19 @@ impl Surfaces {
     /// # Errors
     /// Refusal in words.
     pub async fn post(&self, url: &str, limit: Duration) -> Result<(u16, String), String> {
-        let request = self.ask.client().post(url).bearer_auth(&self.admin_key).timeout(limit);
+        self.send(self.ask.client().post(url), limit).await
+    }
+
+    /// As [`Surfaces::post`], with a JSON body.
+    ///
+    /// # Errors
+    /// Refusal in words.
+    pub async fn post_json(&self, url: &str, body: &Value, limit: Duration) -> Result<(u16, String), String> {
+        self.send(self.ask.client().post(url).json(body), limit).await
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder, limit: Duration) -> Result<(u16, String), String> {
+        let request = request.bearer_auth(&self.admin_key).timeout(limit);
         let answer = self.ask.send(request, bound::SMALL).await;
         let (status, body) = answer.map_err(|refusal| refusal.to_string())?;
         Ok((status, String::from_utf8_lossy(&body).into_owned()))

@@ -4,15 +4,16 @@ use std::path::PathBuf;
 
 use evidence::rundir::{METRICS, RunDir, SNAPSHOT_FILE, SNAPSHOTS};
 use evidence::sessions::SessionLog;
-use evidence::snapshot::Snapshot;
+use evidence::snapshot::{Moment, Snapshot};
 use scenario::control::{CONTROL_VERSION, ChainStats, DapiStats, OpenaiStats};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::ask::bound;
-use super::{Surfaces, gateway, host, keep};
+use super::{Surfaces, gateway, host, keep, leases};
 use crate::control::Control;
 use crate::error::RunnerError;
+use crate::stack::Running;
 
 /// Control of the mocks. What is absent can't be seen: its evidence is missing, never zero.
 #[derive(Clone, Debug, Default)]
@@ -112,26 +113,31 @@ async fn stats_of<T: DeserializeOwned>(control: Option<&Control>) -> Result<T, S
 /// # Errors
 /// [`RunnerError::RunDir`] when it can't be written; a silent surface is no error but `missing`.
 pub async fn take(
-    surfaces: &Surfaces,
-    mocks: &Mocks,
+    running: &Running,
     mut snapshot: Snapshot,
     sessions: &mut SessionLog,
     dir: &RunDir,
 ) -> Result<(), RunnerError> {
+    let Running { surfaces, mocks, postgres, .. } = running;
     let mut missing = Vec::new();
     snapshot.openai = keep(&mut missing, "mock-openai/stats", mocks.openai_stats().await);
     snapshot.dapi = keep(&mut missing, "mock-dapi/stats", mocks.dapi_stats().await);
     snapshot.chain = keep(&mut missing, "mock-chain/stats", mocks.chain_stats().await);
     let folder = format!("{SNAPSHOTS}/{}", snapshot.moment.dir());
-    for id in &surfaces.escrows {
+    let url = format!("{}/v1/admin/state", surfaces.gateway);
+    let object = |value: &Value| value.is_object().then_some(()).ok_or("no object".to_owned());
+    let admin = surfaces.json(&url, true, bound::STATE, object).await;
+    let admin = keep(&mut missing, "gateway/admin/state", admin).map(|((), admin)| admin);
+    if let Some(admin) = &admin {
+        // Rotation opens escrows without a word to anybody else.
+        surfaces.escrows.add(gateway::registered(admin));
+    }
+    for id in &surfaces.escrows.list() {
         let (escrow, raw) = gateway::escrow(surfaces, id, &mut missing).await;
         dir.write_json(&format!("{folder}/gateway-escrow-{id}.json"), &raw)?;
         snapshot.escrows.push(escrow);
     }
-    let url = format!("{}/v1/admin/state", surfaces.gateway);
-    let object = |value: &Value| value.is_object().then_some(()).ok_or("no object".to_owned());
-    let admin = surfaces.json(&url, true, bound::STATE, object).await;
-    if let Some(((), admin)) = keep(&mut missing, "gateway/admin/state", admin) {
+    if let Some(admin) = admin {
         active_requests(&mut snapshot, &admin);
         dir.write_json(&format!("{folder}/gateway-admin-state.json"), &admin)?;
     }
@@ -146,8 +152,14 @@ pub async fn take(
         })
         .collect();
     for surface in &surfaces.hosts {
-        snapshot.hosts.push(host::state(surfaces, surface, &nonces, sessions, &mut missing).await?);
+        let mut state = host::state(surfaces, surface, &nonces, sessions, &mut missing).await?;
+        if snapshot.moment == Moment::DrainFinal {
+            let epoch = host::epoch(surfaces, surface).await;
+            state.epoch = keep(&mut missing, &format!("{}/stats/shards", surface.service), epoch);
+        }
+        snapshot.hosts.push(state);
     }
+    snapshot.leases = leases::tables(postgres, &mut missing).await;
     scrape(surfaces, dir, &mut snapshot, &mut missing).await?;
     snapshot.missing = missing;
     sessions.store(&mut snapshot)?;

@@ -124,7 +124,7 @@ impl<'a> Drainer<'a> {
             let mut nonces = Vec::new();
             let mut seen = true;
             waiting = 0;
-            for escrow in &self.running.surfaces.escrows {
+            for escrow in &self.running.surfaces.escrows.list() {
                 let base = format!("{}/devshard/{escrow}/v1/debug", self.running.surfaces.gateway);
                 let url = format!("{base}/sync-hosts");
                 let answer = dispatcher.through(self.running.surfaces.order(&url, self.call_limit())).await?;
@@ -184,7 +184,7 @@ impl<'a> Drainer<'a> {
     pub async fn finalize(&mut self, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
         let timeout_us = u64::try_from(self.limits.timeout.as_micros()).unwrap_or(u64::MAX);
         let deadline_us = dispatcher.at_us().saturating_add(timeout_us);
-        for escrow in &self.running.surfaces.escrows {
+        for escrow in &self.running.surfaces.escrows.list() {
             let url = format!("{}/devshard/{escrow}/v1/finalize", self.running.surfaces.gateway);
             let mut answer = dispatcher.through(self.running.surfaces.order(&url, self.call_limit())).await?;
             while matches!(answer, Ok((409, _)))

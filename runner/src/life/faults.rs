@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evidence::event::EventKind;
 use evidence::rundir::{FAULTS_APPLIED, RunDir};
-use scenario::control::{ChainConfig, MockConfig, OpenaiConfig};
+use scenario::control::{ChainConfig, DapiConfig, MockConfig, OpenaiConfig};
 use scenario::fault::CallKind;
 use scenario::model::Resolved;
 use serde_json::{Map, Value, json};
@@ -104,7 +104,7 @@ fn first_difference(path: &str, wanted: &Value, read: &Value) -> Option<String> 
 /// [`RunnerError::Environment`] when status can't be read: no deadline could be set.
 pub async fn protocol_waits(running: &Running) -> Result<(u64, u64), RunnerError> {
     let mut waits = (0, 0);
-    for escrow in &running.surfaces.escrows {
+    for escrow in &running.surfaces.escrows.list() {
         let url = format!("{}/devshard/{escrow}/v1/status", running.surfaces.gateway);
         let read = |status: &Value| {
             let wait = |name: &str| status["config"][name].as_u64().ok_or(format!("no config.{name}"));
@@ -123,7 +123,7 @@ pub async fn protocol_waits(running: &Running) -> Result<(u64, u64), RunnerError
 /// # Errors
 /// [`RunnerError::Environment`] when none of the tries of an escrow is answered well.
 pub async fn canaries(running: &Running, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
-    for escrow in &running.surfaces.escrows {
+    for escrow in &running.surfaces.escrows.list() {
         let mut last = String::new();
         let mut done = false;
         for attempt in 0..CANARY_TRIES {
@@ -237,7 +237,13 @@ impl FaultConfigs {
             configs.push((&pool.service, &pool.control, config));
         }
         if let Some(dapi) = &running.mocks.dapi {
+            let now = dispatcher.through(dapi.config()).await?;
+            let Ok(MockConfig::Dapi(now)) = now else {
+                return Err(RunnerError::environment("mock-dapi does not show its configuration"));
+            };
             let config = scenario::configs::dapi_config(&self.resolved, &self.node_urls, on == RulesOn::All);
+            // Epoch and parameters are where actions have brought them; nodes that were taken away come back.
+            let config = DapiConfig { runtime: now.runtime, oracle: now.oracle, ..config };
             configs.push(("mock-dapi", dapi, MockConfig::Dapi(config)));
         }
         if let Some(chain) = &running.mocks.chain {

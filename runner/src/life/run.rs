@@ -21,6 +21,7 @@ use super::prepare::Prepared;
 use super::search::Searcher;
 use crate::clock::Clock;
 use crate::collect::join::JoinInput;
+use crate::collect::leases::{self, LeaseWatch};
 use crate::collect::mocks::MockLogs;
 use crate::collect::snapshot;
 use crate::error::RunnerError;
@@ -38,6 +39,9 @@ pub const OWNER_FILE: &str = "owner";
 const END_GRACE_MS: u64 = 1_000;
 /// What the protocol limits add to the waits that status shows (design section 3, "Deadlines").
 const PROTOCOL_MARGIN_S: u64 = 30;
+
+/// Times of a lease that are waited for the last one: it runs out, is taken over, and may run out once more.
+const LEASE_TIMES: u32 = 4;
 
 /// What a finished run hands back.
 #[derive(Clone, Debug)]
@@ -153,6 +157,7 @@ async fn body(
     context.dispatcher.phase(Phase::Before)?;
     stage.snapshot(provider, context, Moment::Before).await?;
 
+    let watch = LeaseWatch::start(&running.postgres, running.lease_ttl, context.dir)?;
     context.dispatcher.phase(Phase::Load)?;
     let loaded = match stage.load(provider, context, &faults, &mut logs).await {
         Ok(LoadEnd::Died) => {
@@ -167,6 +172,9 @@ async fn body(
     let drained = stage.drain(provider, context, &faults, &mut logs).await;
 
     context.dispatcher.phase(Phase::Collect)?;
+    if let Some(watch) = watch {
+        context.dispatcher.through(watch.stop()).await??;
+    }
     stage.collect(provider, context, &mut logs).await?;
     loaded?;
     drained
@@ -216,10 +224,9 @@ impl Stage<'_> {
     ) -> Result<(), RunnerError> {
         let processes = provider.processes(self.running, context).await;
         let at_us = context.dispatcher.at_us();
-        let (surfaces, mocks) = (&self.running.surfaces, &self.running.mocks);
         let blank = Snapshot { processes, ..Snapshot::blank(moment, at_us) };
         let mut sessions = self.sessions.lock().await;
-        let take = snapshot::take(surfaces, mocks, blank, &mut sessions, context.dir);
+        let take = snapshot::take(self.running, blank, &mut sessions, context.dir);
         context.dispatcher.through(take).await??;
         Ok(())
     }
@@ -281,6 +288,11 @@ impl Stage<'_> {
         };
         let mut drainer = Drainer::new(self.running, limits, step, context.dir)?;
         let drained = drainer.passive(context.dispatcher).await? == "stable";
+        if let Some(ttl) = self.running.lease_ttl.filter(|_| context.dispatcher.signals == 0) {
+            // No gauge shows a lease whose owner is gone, and its work reaches the gateway by the syncs that follow.
+            let limit = LEASE_TIMES * ttl;
+            context.dispatcher.through(leases::quiet(&self.running.postgres, limit)).await?;
+        }
         // Between steps the evidence is the samples: a snapshot of a moment is taken once.
         if step.is_none() {
             self.snapshot(provider, context, Moment::DrainPassive).await?;

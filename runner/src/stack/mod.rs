@@ -17,6 +17,7 @@ pub mod reference;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::time::Duration;
 
 use evidence::run::Stack;
 use evidence::rundir::RunDir;
@@ -147,7 +148,7 @@ pub trait Provider: std::fmt::Debug {
     ) -> Step<'a, Vec<ProcessIdentity>>;
 
     /// Carries out an action on a service and returns when it has taken effect: an end was seen, a started service
-    /// is ready again at its old addresses. [`ServiceAction::Deactivate`] never comes here. Exits that it causes are
+    /// is ready again at its old addresses. Only those with a [`ServiceAction::service`] come here. Exits that it causes are
     /// marked as planned before they can happen.
     ///
     /// # Errors
@@ -212,6 +213,9 @@ pub trait Provider: std::fmt::Debug {
     }
 }
 
+/// What a provider answers to an action on gateway, chain or allocator, which the run does itself.
+pub const NOT_THE_STACKS: &str = "this action is a call of the gateway or a mock, not of the stack";
+
 /// Why an action was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
@@ -236,6 +240,8 @@ pub struct Running {
     pub model: String,
     /// Postgres URL of each participant's leases, by participant (`host-0`); empty without Postgres. May hold a secret.
     pub postgres: BTreeMap<String, String>,
+    /// How long a validation lease holds; unknown where the build was not told by us.
+    pub lease_ttl: Option<Duration>,
     /// Services that must stay up.
     pub required: Vec<String>,
     /// Protocol waits as status shows them, seconds: refusal, execution. Filled after the start.

@@ -189,7 +189,9 @@ fn sentence(event: &EventKind) -> Option<String> {
             format!("{mock} answered another configuration than it gave back ({purpose})")
         }
         EventKind::ActionIntended { what, .. } => format!("action: {what}"),
-        EventKind::ActionDone { error: Some(error), action } => format!("action {action} failed: {error}"),
+        EventKind::ActionDone { error: Some(error), action, .. } => {
+            format!("action {action} failed: {error}")
+        }
         EventKind::StepStarted { step, concurrency } => {
             format!("step {step} begins, {concurrency} in flight")
         }

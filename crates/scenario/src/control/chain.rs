@@ -165,12 +165,27 @@ pub struct ChainCallRecord {
     pub rule: Option<String>,
 }
 
+/// How fast blocks come that are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockPace {
+    /// Each is announced by itself, a moment after the one before.
+    OneByOne,
+    /// All are there at once.
+    #[default]
+    Burst,
+}
+
 /// An admin action on the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "act", rename_all = "kebab-case")]
 pub enum ChainAct {
     /// Next epoch.
-    AdvanceEpoch,
+    AdvanceEpoch {
+        /// How its blocks come.
+        #[serde(default)]
+        pace: BlockPace,
+    },
     /// This many blocks now.
     Blocks {
         /// How many.
@@ -180,6 +195,18 @@ pub enum ChainAct {
     Settle {
         /// Escrow.
         escrow: u64,
+    },
+    /// Blocks stop or go on, beside any rule that holds them.
+    Hold {
+        /// They stop.
+        on: bool,
+    },
+    /// Every open websocket is cut. Refused when none is open: nothing would have happened.
+    CutWebsockets,
+    /// Every open websocket is closed with a code. Refused when none is open.
+    CloseWebsockets {
+        /// Close code.
+        code: u16,
     },
 }
 
@@ -200,6 +227,12 @@ pub struct ChainStats {
     pub settled: Vec<u64>,
     /// Open websocket subscriptions.
     pub subscriptions: u64,
+    /// Websockets that were cut or closed by a rule or an action.
+    #[serde(default)]
+    pub websockets_ended: u64,
+    /// Blocks are held by an action.
+    #[serde(default)]
+    pub held: bool,
     /// CPU time of the process, microseconds.
     pub cpu_us: u64,
 }

@@ -103,6 +103,8 @@ fn reasons(class: RequestClass) -> &'static [Because] {
             Because::Truncated,
             Because::ClientTimeout,
             Because::Overloaded,
+            Because::Unreachable,
+            Because::ConnectionLost,
         ],
         RequestClass::Rejected => &[Because::GatewayError, Because::Overloaded],
         RequestClass::Cancelled => &[Because::ClientCancelled],

@@ -2,6 +2,7 @@
 //!
 //! Every rule that a schema can't state is checked here, each with the place in the file. All problems are reported.
 
+mod actions;
 mod bounds;
 mod expects;
 mod faults;

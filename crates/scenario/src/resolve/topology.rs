@@ -3,10 +3,9 @@
 use serde_json::Value;
 
 use super::bounds::{self, within};
-use super::{View, expects, faults};
-use crate::error::nearest;
+use super::{View, actions, expects, faults};
 use crate::identity::RequestId;
-use crate::model::{Devshard, Limit, Saturation, Scenario, ServiceAction, Storage, Trigger};
+use crate::model::{Devshard, Limit, Saturation, Scenario, Storage, Trigger};
 use crate::read::Problems;
 use crate::read::settings::group_of;
 use crate::units::Micros;
@@ -78,45 +77,8 @@ pub(super) fn check_actions(view: &View<'_>, problems: &mut Problems<'_>) {
             Trigger::Nonce(0) => problems.add(&after, format!("{after}: nonces count from 1")),
             Trigger::Nonce(_) | Trigger::At(_) => {}
         }
-        check_service(view, &action.action, &format!("{path}.do"), problems);
+        actions::check(view, &action.action, &format!("{path}.do"), problems);
         expects::check(&action.expect, &format!("{path}.expect"), &path, problems);
-    }
-}
-
-fn check_service(view: &View<'_>, action: &ServiceAction, path: &str, problems: &mut Problems<'_>) {
-    let name = match action {
-        ServiceAction::Deactivate(ordinal) => {
-            let escrows = u64::from(view.scenario.devshard.escrows);
-            within(path, (*ordinal).into(), (1, escrows), problems);
-            return;
-        }
-        ServiceAction::Stop(name)
-        | ServiceAction::Start(name)
-        | ServiceAction::Kill(name)
-        | ServiceAction::Pause(name)
-        | ServiceAction::Unpause(name)
-        | ServiceAction::Restart(name)
-        | ServiceAction::Disconnect(name)
-        | ServiceAction::Connect(name) => name,
-    };
-    let devshard = &view.scenario.devshard;
-    let mut known: Vec<String> =
-        ["gateway", "router", "mock-chain", "mock-dapi", "mock-openai"].map(str::to_owned).to_vec();
-    for host in 0..devshard.participants.min(u32::try_from(bounds::PARTICIPANTS_MAX).unwrap_or(u32::MAX)) {
-        known.push(format!("host-{host}"));
-        // With several processes a participant each can be named (design section 4).
-        if devshard.replicas > 1 {
-            let replicas = devshard.replicas.min(u32::try_from(bounds::REPLICAS_MAX).unwrap_or(u32::MAX));
-            known.extend((0..replicas).map(|replica| format!("host-{host}-{replica}")));
-        }
-    }
-    if devshard.storage == Storage::Postgres {
-        known.push("postgres".to_owned());
-    }
-    known.extend(view.nodes.iter().map(|node| node.name.clone()));
-    if !known.contains(name) {
-        let text = format!("{path}: there is no service {name:?}; known are {}", known.join(", "));
-        problems.add_near(path, text, nearest(name, known.iter().map(String::as_str)));
     }
 }
 

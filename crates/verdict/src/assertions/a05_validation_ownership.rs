@@ -2,7 +2,9 @@
 //! Postgres only).
 //!
 //! Reasons: `committed-twice`, `executor-validated-itself`, `owned-twice` (two leases of one participant for one
-//! inference, as around an epoch switch), `leased-after-submit` (a submitted lease is claimed again). Source: contract hosts 5.4, 12.1 Q3.
+//! inference, as around an epoch switch), `leased-after-submit` (a submitted lease is claimed again), `taken-over-early`
+//! (claimed again although its time had not passed). Leases are read at each snapshot and watched in between. Source:
+//! contract hosts 5.2, 5.4, 12.1 Q3.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -14,6 +16,7 @@ use super::{
     Assertion, Case, about_nonce, escrows_in_use, is_host_log, log_len, longest_log, snapshot_file, unread,
 };
 use crate::applicability::not_applicable;
+use crate::leases;
 use crate::sessions::{Kind, Tx};
 use crate::sheet::Sheet;
 
@@ -178,5 +181,17 @@ fn ownership(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) {
             }
         }
     }
-    sheet.part("ownership", if failed { Status::Fail } else { Status::Pass });
+    let history = leases::follow(case.evidence, sheet);
+    failed |= history.failed;
+    let wanted = case.evidence.run.resolved.scenario.minimum.take_overs.unwrap_or_default();
+    if history.there && history.take_overs < wanted {
+        let seen = history.take_overs;
+        sheet.missing(format!("{seen} leases were taken over, minimum.take_overs wants {wanted}"));
+    }
+    let status = match (failed, history.there) {
+        (true, _) => Status::Fail,
+        (false, true) => Status::Pass,
+        (false, false) => Status::Unknown,
+    };
+    sheet.part("ownership", status);
 }

@@ -53,6 +53,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     };
     unread(snapshot, Moment::DrainFinal, is_host_state, sheet);
+    let settled = settled_under_load(case);
     // `None`: no log tells what became of the inferences of this escrow.
     let mut ended: BTreeMap<&str, Option<Bits>> = BTreeMap::new();
     for escrow in escrows_in_use(case.evidence) {
@@ -72,7 +73,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 unended(case, (escrow, name), id, *life, sheet);
             }
         }
-        mempools(snapshot, escrow, &lives, sheet);
+        mempools(snapshot, escrow, &lives, settled.contains(escrow), sheet);
         ended.insert(escrow, Some(ended_here));
     }
     executions(case, &ended, sheet);
@@ -154,13 +155,23 @@ fn replay(sessions: &Sessions, log: &HostEscrow, asked: BTreeSet<u64>, sheet: &m
     Lives { table, validators }
 }
 
+/// Escrows that were settled before the load was drained: a replay that ends after that has nobody to tell.
+fn settled_under_load(case: &Case<'_>) -> BTreeSet<String> {
+    let passive = case.evidence.snapshot(Moment::DrainPassive).ok();
+    let chain = passive.and_then(|snapshot| snapshot.chain.as_ref());
+    chain.into_iter().flat_map(|chain| &chain.settled).map(u64::to_string).collect()
+}
+
 /// What is left in mempools after finalize: work that would apply is an orphan, the rest is residue.
-fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, sheet: &mut Sheet) {
+fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, settled: bool, sheet: &mut Sheet) {
     for host in &snapshot.hosts {
         for log in host.escrows.iter().filter(|log| log.escrow == escrow) {
             for tx in &log.mempool {
                 sheet.looked(1);
-                if would_apply(tx, lives) {
+                if settled && tx.kind == "validation" {
+                    let text = "validations that ended after the settlement of their escrow";
+                    sheet.information("validated-after-settlement", text, 1);
+                } else if would_apply(tx, lives) {
                     let text = format!(
                         "{} still holds {} of inference {} after finalize",
                         host.service,

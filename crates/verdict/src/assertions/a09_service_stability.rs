@@ -1,6 +1,7 @@
 //! A9 `service-stability`: no required service ends, restarts, or becomes unready outside the planned actions.
 //!
-//! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`. A service that an action names is
+//! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`, `not-following` (a host that is
+//! behind the chain's epoch at the end, july-findings J22). A planned action that was refused is unknown. A service that an action names is
 //! exempt. Identity is pid, start time and the start time in its metrics, never health alone. What a
 //! probe says before the stack is up is no change. Source: design section 7, contract hosts 11.1 A8.
 
@@ -10,7 +11,6 @@ use evidence::assertion::{AssertionId, EvidenceRef, Witness};
 use evidence::event::{EventKind, Phase};
 use evidence::rundir::EVENTS;
 use evidence::snapshot::Moment;
-use scenario::model::ServiceAction;
 
 use super::{Assertion, Case, snapshot_file};
 use crate::sheet::Sheet;
@@ -52,6 +52,53 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     }
     identities(case, &planned, sheet);
+    actions(case, sheet);
+    following(case, sheet);
+}
+
+/// An action that was refused, or never came to its end, did not happen: what the scenario is about was not tried.
+fn actions(case: &Case<'_>, sheet: &mut Sheet) {
+    let mut open: BTreeMap<usize, &str> = BTreeMap::new();
+    for event in &case.evidence.events {
+        match &event.event {
+            EventKind::ActionIntended { action, what } => drop(open.insert(*action, what)),
+            EventKind::ActionDone { action, error, .. } => {
+                let what = open.remove(action).unwrap_or_default();
+                if let Some(error) = error {
+                    sheet.missing(format!("action {what} was not carried out: {error}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    for what in open.into_values() {
+        sheet.missing(format!("action {what} has no end"));
+    }
+}
+
+/// At the end every host is in the epoch of the chain: blocks reach it, whatever cut it off before.
+fn following(case: &Case<'_>, sheet: &mut Sheet) {
+    let Ok(snapshot) = case.evidence.snapshot(Moment::DrainFinal) else { return };
+    let Some(chain) = &snapshot.chain else { return };
+    let first = case.evidence.snapshot(Moment::Before).ok().and_then(|before| before.chain.as_ref());
+    let moved = first.is_some_and(|first| first.epoch != chain.epoch);
+    for host in &snapshot.hosts {
+        let Some(epoch) = host.epoch else {
+            if moved {
+                sheet.missing(format!("epoch of {} after finalize", host.service));
+            }
+            continue;
+        };
+        sheet.looked(1);
+        if epoch < chain.epoch {
+            let text = format!("{} is in epoch {epoch}, the chain in {}", host.service, chain.epoch);
+            let mut witness = Witness::new("not-following", text);
+            witness.service = Some(host.service.clone());
+            let file = snapshot_file(Moment::DrainFinal);
+            witness.evidence.push(EvidenceRef { file, at: "/hosts".to_owned() });
+            sheet.witness(witness);
+        }
+    }
 }
 
 /// Each required service is the same process in its ready line and in every snapshot.
@@ -136,17 +183,5 @@ fn covers(planned: &BTreeSet<&str>, service: &str) -> bool {
 /// Services that an action of the scenario stops, kills, pauses or restarts.
 fn planned<'a>(case: &Case<'a>) -> BTreeSet<&'a str> {
     let actions = case.evidence.run.resolved.scenario.actions.iter();
-    actions
-        .filter_map(|action| match &action.action {
-            ServiceAction::Stop(service)
-            | ServiceAction::Start(service)
-            | ServiceAction::Kill(service)
-            | ServiceAction::Pause(service)
-            | ServiceAction::Unpause(service)
-            | ServiceAction::Restart(service)
-            | ServiceAction::Disconnect(service)
-            | ServiceAction::Connect(service) => Some(service.as_str()),
-            ServiceAction::Deactivate(_) => None,
-        })
-        .collect()
+    actions.filter_map(|action| action.action.service()).collect()
 }

@@ -113,6 +113,19 @@ pub static DEFECTS: &[Defect] = &[
         },
     },
     Defect {
+        name: "A9.7 a host hears no blocks any more and stays in its epoch",
+        fires: &[(A9, "not-following")],
+        plant: |files| {
+            let last = files.snapshot(Moment::DrainFinal);
+            last.chain.as_mut().expect("the story has it").epoch += 1;
+            let epoch = last.chain.as_ref().expect("the story has it").epoch;
+            for (host, behind) in last.hosts.iter_mut().zip([0, 1, 0]) {
+                host.epoch = Some(epoch - behind);
+            }
+            "host-1 is in epoch".to_owned()
+        },
+    },
+    Defect {
         name: "A9.2 health flaps",
         fires: &[(A9, "not-ready")],
         plant: |files| {

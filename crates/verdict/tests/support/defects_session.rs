@@ -1,13 +1,14 @@
 //! Defects of sessions: A4, A5, A6, A7.
 
 use evidence::assertion::AssertionId::{A4, A5, A6, A7};
+use evidence::leases::LeaseSeen;
 use evidence::snapshot::{Lease, Moment};
 
 use super::Files;
 use super::catalogue::{Defect, in_diff, last_nonce, logs, place, without_tx};
 use super::log::{SLOTS, owner, tx, validator};
 
-fn lease(owner_slot: u64, epoch: u64, status: &str, claimed_unix_us: u64) -> Lease {
+pub fn lease(owner_slot: u64, epoch: u64, status: &str, claimed_unix_us: u64) -> Lease {
     Lease {
         epoch,
         escrow: "11".to_owned(),
@@ -22,6 +23,16 @@ fn lease(owner_slot: u64, epoch: u64, status: &str, claimed_unix_us: u64) -> Lea
 fn with_leases(files: &mut Files, leases: &[Lease]) {
     files.run.stack.storage = "postgres".to_owned();
     files.from(Moment::Before, |snapshot| snapshot.leases = Some(leases.to_vec()));
+}
+
+/// The watch sees one row of the first participant change like this.
+pub fn seen_as(rows: &[Lease]) -> Vec<LeaseSeen> {
+    let line = |lease: &Lease| LeaseSeen::Changed {
+        participant: "host-0".to_owned(),
+        seen_unix_us: lease.claimed_unix_us + 10,
+        lease: lease.clone(),
+    };
+    rows.iter().map(line).collect()
 }
 
 pub static DEFECTS: &[Defect] = &[
@@ -158,6 +169,24 @@ pub static DEFECTS: &[Defect] = &[
         plant: |files| {
             with_leases(files, &[lease(0, 1, "submitted", 1)]);
             files.snapshot(Moment::DrainFinal).leases = Some(vec![lease(0, 1, "submitted", 9)]);
+            "participant-0 claimed inference 5".to_owned()
+        },
+    },
+    Defect {
+        name: "A5.5 a lease is taken over while it holds",
+        fires: &[(A5, "taken-over-early")],
+        plant: |files| {
+            with_leases(files, &[lease(0, 1, "submitted", 2_000_000)]);
+            files.leases = seen_as(&[lease(0, 1, "pending", 1), lease(0, 1, "submitted", 2_000_000)]);
+            "inference 5 was claimed".to_owned()
+        },
+    },
+    Defect {
+        name: "A5.6 a lease is claimed again after its submit, and no snapshot shows it",
+        fires: &[(A5, "leased-after-submit")],
+        plant: |files| {
+            with_leases(files, &[lease(0, 1, "submitted", 9_000_000)]);
+            files.leases = seen_as(&[lease(0, 1, "submitted", 1), lease(0, 1, "submitted", 9_000_000)]);
             "participant-0 claimed inference 5".to_owned()
         },
     },

@@ -131,6 +131,7 @@ pub fn hosts(sessions: &[Session]) -> Vec<HostState> {
             service: format!("host-{slot}"),
             participant: owner(slot),
             escrows: sessions.iter().map(escrow).collect(),
+            epoch: None,
         })
         .collect()
 }

@@ -17,6 +17,7 @@ use std::path::Path;
 use evidence::accounting::JoinedRequest;
 use evidence::drain::DrainSample;
 use evidence::event::{Event, EventKind};
+use evidence::leases::{LeaseLine, LeaseSeen};
 use evidence::record::RequestRecord;
 use evidence::run::RunInfo;
 use evidence::rundir::{self, RunDir, RunReader};
@@ -53,6 +54,8 @@ pub struct Files {
     pub drain: Vec<DrainSample>,
     pub snapshots: BTreeMap<Moment, Snapshot>,
     pub applied: Value,
+    /// What the watch of the lease tables saw; written for Postgres only.
+    pub leases: Vec<LeaseSeen>,
 }
 
 impl Files {
@@ -82,6 +85,22 @@ impl Files {
             dir.write_json(&snapshot_name(*moment), &snapshot).expect("snapshot");
         }
         dir.write_json(rundir::FAULTS_APPLIED, &self.applied).expect("applied.json");
+        if self.run.stack.storage == "postgres" {
+            self.write_leases(&dir);
+        }
+    }
+
+    fn write_leases(&self, dir: &RunDir) {
+        let begin = LeaseSeen::Begin { spacing_us: 200_000, ttl_us: Some(3_000_000) };
+        let participant = "host-0".to_owned();
+        let end = LeaseSeen::End { participant, looks: 20, failed: 0, why: None, dropped: 0 };
+        let all: Vec<LeaseLine> = [begin]
+            .into_iter()
+            .chain(self.leases.iter().cloned())
+            .chain([end])
+            .map(LeaseLine::from)
+            .collect();
+        lines(dir, rundir::LEASES, &all);
     }
 
     /// Writes and judges.

@@ -355,6 +355,7 @@ impl Teller {
             events: events(requests),
             drain: drain(),
             snapshots: self.snapshots,
+            leases: Vec::new(),
             applied: json!({"mock-openai": {"hash": "h", "answered": "h", "read_back": "h"}}),
         }
     }

@@ -14,7 +14,7 @@ use super::start::address_of;
 use super::{Compose, END_GRACE, Standing, environment, observe, watch};
 use crate::collect::ask::Ask;
 use crate::error::RunnerError;
-use crate::stack::{ActError, Context, Running, launch};
+use crate::stack::{ActError, Context, NOT_THE_STACKS, Running, launch};
 
 /// How long an end may take to be seen.
 const END_LIMIT: Duration = Duration::from_secs(15);
@@ -40,17 +40,8 @@ impl Compose {
         running: &Running,
         context: &mut Context<'_>,
     ) -> Result<(), ActError> {
-        let (ServiceAction::Stop(name)
-        | ServiceAction::Start(name)
-        | ServiceAction::Kill(name)
-        | ServiceAction::Pause(name)
-        | ServiceAction::Unpause(name)
-        | ServiceAction::Restart(name)
-        | ServiceAction::Disconnect(name)
-        | ServiceAction::Connect(name)) = action
-        else {
-            let why = "deactivation is a call of the gateway, not of the stack";
-            return Err(ActError::Refused(why.to_owned()));
+        let Some(name) = action.service() else {
+            return Err(ActError::Refused(NOT_THE_STACKS.to_owned()));
         };
         let members = self.members(name, context);
         if members.is_empty() {
@@ -97,7 +88,7 @@ impl Compose {
                 self.down.remove(service);
                 Ok(())
             }
-            ServiceAction::Deactivate(_) => Ok(()),
+            _ => Err(ActError::Refused(NOT_THE_STACKS.to_owned())),
         }
     }
 

@@ -31,7 +31,7 @@ use super::project::{self, CONTROL_PORT, Folders, Keys, POSTGRES, SERVICE_PORT, 
 use super::{Compose, EXPIRY_S, KEEP_S, Standing, connect, environment, image, watch};
 use crate::collect::ask::Ask;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
-use crate::collect::{HostSurface, Surfaces};
+use crate::collect::{Escrows, HostSurface, Surfaces};
 use crate::control::Control;
 use crate::error::RunnerError;
 use crate::stack::embedded::{MODEL, PROGRAMS};
@@ -397,7 +397,7 @@ impl Compose {
             admin_key: keys.admin,
             hosts,
             session_prefix: if real { String::new() } else { "/devshard/v2".to_owned() },
-            escrows: (1..=resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect(),
+            escrows: Escrows::first(resolved.scenario.devshard.escrows),
             requests_max: resolved.requests_max,
         };
         // Nothing of the run depends on the stores beside it.
@@ -414,6 +414,7 @@ impl Compose {
                 .and_then(|up| up.seen.get(POSTGRES)?.addresses.values().next().copied())
                 .map(|ip| postgres_urls(resolved, &ip.to_string()))
                 .unwrap_or_default(),
+            lease_ttl: None,
             waits_s: (0, 0),
         })
     }

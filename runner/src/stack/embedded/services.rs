@@ -11,11 +11,11 @@ use scenario::model::ServiceAction;
 use super::Embedded;
 use crate::guard::ServiceSignal;
 use crate::stack::postgres;
-use crate::stack::{ActError, Context, Running, launch};
+use crate::stack::{ActError, Context, NOT_THE_STACKS, Running, launch};
 
 /// Why an action is not carried out on this stack.
-const NOT_HERE: &str = "processes on loopback share one network, so that none can be taken out of it (use --stack compose); \
-                        deactivation is a call of the gateway";
+const NOT_HERE: &str =
+    "processes on loopback share one network, so that none can be taken out of it (use --stack compose)";
 /// How long a service may take to end after SIGTERM or SIGKILL before the action counts as refused.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -27,16 +27,11 @@ impl Embedded {
         running: &Running,
         context: &mut Context<'_>,
     ) -> Result<(), ActError> {
-        let (ServiceAction::Stop(name)
-        | ServiceAction::Start(name)
-        | ServiceAction::Kill(name)
-        | ServiceAction::Pause(name)
-        | ServiceAction::Unpause(name)
-        | ServiceAction::Restart(name)) = action
-        else {
+        let Some(name) = action.service() else { return Err(refused(NOT_THE_STACKS)) };
+        if matches!(action, ServiceAction::Disconnect(_) | ServiceAction::Connect(_)) {
             return Err(refused(NOT_HERE));
-        };
-        if context.resolved.nodes.iter().any(|node| node.name == *name) {
+        }
+        if context.resolved.nodes.iter().any(|node| node.name == name) {
             return self.on_node(action, name, running).await;
         }
         let members = self.members(name);
@@ -64,7 +59,7 @@ impl Embedded {
                     context.guard.signal(&service, ServiceSignal::Continue).await?;
                     self.down.remove(&service);
                 }
-                ServiceAction::Disconnect(_) | ServiceAction::Connect(_) | ServiceAction::Deactivate(_) => {}
+                _ => return Err(refused(NOT_THE_STACKS)),
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use evidence::redact::Redactor;
 use scenario::control::MockConfig;
@@ -13,12 +14,16 @@ use serde_json::json;
 use super::{DEFECTS, Embedded, MODEL};
 use crate::collect::ask::Ask;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
-use crate::collect::{HostSurface, Surfaces};
+use crate::collect::{Escrows, HostSurface, Surfaces};
 use crate::control::Control;
 use crate::error::RunnerError;
 use crate::stack::postgres::{self, Databases, Source};
 use crate::stack::reference::{Identity, chain_config, random};
 use crate::stack::{Context, Running, launch};
+
+/// Validation leases run out soon, so that a run of seconds sees it (30 min and 5 min on a real host).
+const LEASE_TTL: Duration = Duration::from_secs(3);
+const LEASE_RETRY: Duration = Duration::from_millis(250);
 
 /// Leased addresses of one service by listener name.
 type Addresses = BTreeMap<String, SocketAddrV4>;
@@ -104,11 +109,12 @@ impl Embedded {
                 admin_key,
                 hosts,
                 session_prefix: "/devshard/v2".to_owned(),
-                escrows: (1..=resolved.scenario.devshard.escrows).map(|id| id.to_string()).collect(),
+                escrows: Escrows::first(resolved.scenario.devshard.escrows),
                 requests_max: resolved.requests_max,
             },
             node_urls,
             postgres: urls,
+            lease_ttl: Some(LEASE_TTL),
             model: MODEL.to_owned(),
             required: self.services.iter().map(|spawn| spawn.service.clone()).collect(),
             waits_s: (0, 0),
@@ -206,6 +212,8 @@ impl Embedded {
                     // Replicas have one durable copy between them (contract hosts 6.5).
                     "database": context.work.join(format!("{}.db", participant.host)),
                     "personality": self.choice.personality,
+                    "lease_ttl_ms": LEASE_TTL.as_millis(),
+                    "lease_retry_ms": LEASE_RETRY.as_millis(),
                 });
                 let mut args = Vec::new();
                 if let Some(url) = postgres.get(&participant.host) {

@@ -15,7 +15,7 @@ use evidence::run::Stack;
 use evidence::snapshot::ProcessIdentity;
 use scenario::model::{Resolved, ServiceAction, Storage};
 
-use super::{ActError, Choice, Context, Provider, Running, Step, launch};
+use super::{ActError, Choice, Context, NOT_THE_STACKS, Provider, Running, Step, launch};
 use crate::error::RunnerError;
 use crate::guard::ServiceSignal;
 
@@ -57,11 +57,11 @@ impl Real {
             ServiceAction::Start(_)
             | ServiceAction::Restart(_)
             | ServiceAction::Disconnect(_)
-            | ServiceAction::Connect(_)
-            | ServiceAction::Deactivate(_) => {
+            | ServiceAction::Connect(_) => {
                 let why = "this stack neither starts services again nor takes them out of the network";
                 return Err(ActError::Refused(why.to_owned()));
             }
+            _ => return Err(ActError::Refused(NOT_THE_STACKS.to_owned())),
         };
         if launch::end(context, service, signal, END_LIMIT).await? {
             return Ok(());

@@ -21,7 +21,7 @@ use super::listener::port_of;
 use super::mocks::{self, Started, address};
 use super::programs::{PROTOCOL, Theirs, look};
 use crate::collect::ask::{Ask, bound};
-use crate::collect::{HostSurface, Surfaces};
+use crate::collect::{Escrows, HostSurface, Surfaces};
 use crate::control::{Control, put};
 use crate::error::RunnerError;
 use crate::guard::Spawn;
@@ -81,12 +81,13 @@ pub async fn start(choice: &Choice, context: &mut Context<'_>) -> Result<Running
             admin_key,
             hosts: surfaces,
             session_prefix: format!("/devshard/{PROTOCOL}"),
-            escrows: (1..=devshard.escrows).map(|id| id.to_string()).collect(),
+            escrows: Escrows::first(devshard.escrows),
             requests_max: context.resolved.requests_max,
         },
         mocks: mocks.mocks,
         node_urls: mocks.node_urls,
         postgres: BTreeMap::new(),
+        lease_ttl: None,
         model: MODEL.to_owned(),
         required: required(hosts.len()),
         waits_s: (0, 0),
