@@ -6,9 +6,12 @@ COMMIT  := $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo
 export PROOFLOAD_BUILD ?= $(VERSION)+$(COMMIT)
 
 BIN     := target/demo
+# Features of the build that the self-test of the assertions runs.
+DEFECTS := runner/planted-defects,refshard/planted-defects,mocks/planted-defects,loadgen/planted-defects
 PROGRAMS := runner loadgen mock-openai mock-dapi mock-chain ref-gateway ref-host ref-router
 
-.PHONY: build demo test test-real check bench bench-load prove clean
+.PHONY: build demo test test-real check bench bench-load defects prove clean \
+  prove-tests prove-selftest prove-aa prove-pressure prove-kill prove-mutants
 build:
 	$(CARGO) build --locked --profile demo -p runner -p loadgen -p mocks -p refshard --bins
 
@@ -20,13 +23,16 @@ demo: build
 scenarios: build
 	for scenario in scenarios/*.yaml; do $(BIN)/runner run $$scenario --quiet || exit 1; done
 
-## What CI runs after `make check`.
-test:
-	# The same profile with the feature, kept apart: only two crates are compiled twice.
-	$(CARGO) build --locked --workspace --bins --features runner/planted-defects,refshard/planted-defects
+## The programs twice: with planted defects in target/defects, and as they are in target/debug.
+defects:
+	# The same profile with the feature, kept apart: only four crates are compiled twice.
+	$(CARGO) build --locked --workspace --bins --features $(DEFECTS)
 	mkdir -p target/defects
 	for program in $(PROGRAMS); do cp target/debug/$$program target/defects/; done
 	$(CARGO) build --locked --workspace --bins
+
+## What CI runs after `make check`.
+test: defects
 	$(CARGO) test --locked --workspace --no-fail-fast
 
 ## The scenarios of tests/real/ against real builds: DEVSHARD_BIN=DIR with devshardctl and devshardd.
@@ -43,7 +49,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked --workspace --all-targets \
-	  --features runner/planted-defects,refshard/planted-defects -- -D warnings
+	  --features $(DEFECTS) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
 	$(CARGO) test --locked -p tests --test tidy
 
@@ -59,9 +65,28 @@ bench-load:
 	$(CARGO) build --locked --profile demo -p loadgen --bin loadgen --example bench_server
 	loadgen/bench/run.sh $(BIN)
 
-## The long proofs (hours); CI does not run them.
-prove: build
+## The long proofs (hours); CI does not run them. Each part can be called alone; docs/proof.md tells what was run.
+RUNS ?=
+prove: prove-tests prove-selftest prove-aa prove-pressure prove-kill prove-mutants
+	tests/prove.sh page
+
+prove-tests: defects
 	$(CARGO) test --locked --workspace -- --include-ignored
+
+prove-selftest: defects
+	tests/prove.sh selftest target/defects
+
+prove-aa: build
+	tests/prove.sh aa $(or $(RUNS),200) $(BIN)
+
+prove-pressure: build
+	tests/prove.sh pressure $(or $(RUNS),50) $(BIN)
+
+prove-kill: defects
+	tests/prove.sh kill
+
+prove-mutants:
+	tests/prove.sh mutants
 
 clean:
 	$(CARGO) clean

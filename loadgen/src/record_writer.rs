@@ -56,6 +56,20 @@ pub struct RecordWriter {
     thread: JoinHandle<Written>,
     waits: u64,
     dropped: u64,
+    seen: u64,
+}
+
+/// The planted defect `lost-records` (selftest, layer M), named by an environment variable of a build that has it: every
+/// fiftieth record is not kept, as when a sink overflows.
+#[cfg(feature = "planted-defects")]
+fn loses(record: u64) -> bool {
+    record.is_multiple_of(50)
+        && std::env::var_os("PROOFLOAD_LOADGEN_DEFECT").is_some_and(|defect| defect == "lost-records")
+}
+
+#[cfg(not(feature = "planted-defects"))]
+const fn loses(_record: u64) -> bool {
+    false
 }
 
 /// Resolves when the file can't be written any more.
@@ -82,12 +96,18 @@ impl RecordWriter {
             })
             .map_err(|error| LoadgenError::Environment(format!("no thread for the records: {error}")))?;
         let batch = Batch::default();
-        let writer = Self { batch, due_us: None, overflow, sender, empty, thread, waits: 0, dropped: 0 };
+        let writer =
+            Self { batch, due_us: None, overflow, sender, empty, thread, waits: 0, dropped: 0, seen: 0 };
         Ok((writer, write_failed))
     }
 
     /// Adds a record; says whether the load had to wait for the disk.
     pub fn write(&mut self, record: &impl Serialize, now_us: u64) -> bool {
+        self.seen += 1;
+        if loses(self.seen) {
+            self.dropped += 1;
+            return false;
+        }
         let start = self.batch.bytes.len();
         if serde_json::to_writer(&mut self.batch.bytes, record).is_err() {
             // Records have text keys and finite numbers only.

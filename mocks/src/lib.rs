@@ -10,6 +10,7 @@ pub mod chain;
 pub mod clock;
 pub mod control;
 pub mod dapi;
+pub mod defects;
 pub mod label;
 pub mod openai;
 pub mod ordinal;

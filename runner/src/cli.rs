@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use evidence::exit::Outcome;
 
 use crate::commands;
+use crate::commands::selftest::Layer;
 use crate::error::RunnerError;
 use crate::input::{Overrides, Setting};
 use crate::judge::Known;
@@ -297,6 +298,9 @@ struct SelftestArgs {
     /// Only the first defect of each assertion.
     #[arg(long)]
     quick: bool,
+    /// Layers: M plants defects in programs and scenarios, B disturbs runs from outside.
+    #[arg(long = "layer", value_enum, value_delimiter = ',', default_values_t = [Layer::M])]
+    layers: Vec<Layer>,
     /// Folder for the run directories.
     #[arg(long, default_value = "results/selftest")]
     results: PathBuf,
@@ -429,6 +433,7 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             bin_dir: args.bin_dir,
             only: args.only,
             quick: args.quick,
+            layers: args.layers,
             results: args.results,
             matrix: args.matrix,
         }),

@@ -101,7 +101,7 @@ fn a_host_that_stays_deaf_is_found() {
     let run = Run::of(&committed("rpc-drop"), &["--personality", "july", "--drain-timeout", "20s"]).expect(1);
     all_done(&run, 4);
     let told = run.text();
-    assert!(told.contains("not-following: host-0 is in epoch 2, the chain in 3"), "{told}");
+    assert!(told.contains("subscription-lost: host-0 is in epoch 2, the chain in 3"), "{told}");
 }
 
 #[test]

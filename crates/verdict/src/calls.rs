@@ -2,6 +2,7 @@
 //! rules, the hits, the locks and the joined requests. Nothing of a call that is as it should be is kept.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 
 use evidence::run::RunInfo;
 use scenario::fault::{CallKind, DapiCall, FaultAction};
@@ -197,8 +198,8 @@ pub(crate) struct CallFold<'a> {
     ids: &'a Ids,
     joined: &'a JoinedRows,
     seen: BTreeMap<Name, (Bits, Bits)>,
-    /// Places of joined calls by node and number; a number that two requests claim is in `claims` too.
-    places: BTreeMap<Name, Table<u32>>,
+    /// Places of joined calls by node and number, from 1; a number that two requests claim is in `claims` too.
+    places: BTreeMap<Name, Table<NonZeroU32>>,
     claims: HashMap<(Name, u64), Vec<u32>>,
     confirmed: Bits,
     cap: u64,
@@ -208,12 +209,13 @@ pub(crate) struct CallFold<'a> {
 
 impl<'a> CallFold<'a> {
     pub(crate) fn new(run: &'a RunInfo, ids: &'a Ids, joined: &'a JoinedRows, hits: &Hits, cap: u64) -> Self {
-        let mut places: BTreeMap<Name, Table<u32>> = BTreeMap::new();
+        let mut places: BTreeMap<Name, Table<NonZeroU32>> = BTreeMap::new();
         let mut claims: HashMap<(Name, u64), Vec<u32>> = HashMap::new();
-        for (call, place) in joined.all_calls().iter().zip(0..) {
+        for (call, place) in joined.all_calls().iter().zip(1..) {
+            let Some(mark) = NonZeroU32::new(place) else { break };
             let of_node = places.entry(call.node).or_insert_with(|| Table::new(cap));
-            if let Some(first) = of_node.insert(call.call, place) {
-                claims.entry((call.node, call.call)).or_insert_with(|| vec![first]).push(place);
+            if let Some(first) = of_node.insert(call.call, mark) {
+                claims.entry((call.node, call.call)).or_insert_with(|| vec![first.get() - 1]).push(place - 1);
             }
         }
         let faults = &run.resolved.scenario.faults;
@@ -274,12 +276,11 @@ impl<'a> CallFold<'a> {
 
     /// The joined request must show the call as the log does.
     fn confirm(&mut self, line: &NodeCallLine<'_>, node: Name, names: &Names) {
-        let Some(place) = self.places.get(&node).and_then(|table| table.get(line.call)).copied() else {
-            return;
-        };
-        let places = self.claims.get(&(node, line.call)).cloned().unwrap_or_else(|| vec![place]);
+        let Some(place) = self.places.get(&node).and_then(|table| table.get(line.call)) else { return };
+        let only = [place.get() - 1];
+        let places = self.claims.get(&(node, line.call)).map_or(&only[..], Vec::as_slice);
         let rule = line.rule.as_deref();
-        for place in places {
+        for place in places.iter().copied() {
             let Some(call) = self.joined.all_calls().get(place as usize) else { continue };
             if call.nonce() == line.seed && call.status == line.status && names.maybe(call.rule) == rule {
                 self.confirmed.insert(u64::from(place));

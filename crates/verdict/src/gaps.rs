@@ -40,12 +40,13 @@ fn plan(evidence: &Evidence) -> Option<String> {
 fn records(evidence: &Evidence) -> Option<String> {
     let short = evidence.plan.indexes().any(|index| evidence.records.get(index).is_none());
     let ended = evidence.events.iter().find_map(|event| match event.event {
-        EventKind::LoadEnded { partial, .. } => Some(partial),
+        EventKind::LoadEnded { partial, records_dropped, .. } => Some((partial, records_dropped)),
         _ => None,
     });
     match ended {
+        Some((_, lost @ 1..)) if short => Some(format!("{lost} client records could not be kept")),
         None if short => Some("not every planned request has a record, and loadgen did not end".to_owned()),
-        Some(true) if short => {
+        Some((true, _)) if short => {
             Some("not every planned request has a record, and loadgen was stopped".to_owned())
         }
         _ => None,

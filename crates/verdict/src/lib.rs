@@ -21,6 +21,8 @@ mod locks;
 pub mod oracle;
 pub mod requests;
 pub mod rules;
+mod scan;
+mod scanned;
 pub mod sessions;
 pub mod sheet;
 pub mod summary;

@@ -20,6 +20,7 @@ use serde_json::Value;
 use crate::calls::{Allocator, CallFold, Calls, Hits, Who};
 use crate::lines::{
     DapiLine, DiffLine, HitLine, InferenceLine, JoinedLine, NodeCallLine, PlanLine, RecordLine, parse,
+    parse_any,
 };
 use crate::requests::{Ids, JoinedRows, Plan, Records};
 use crate::sessions::Sessions;
@@ -373,7 +374,7 @@ impl Files<'_> {
     fn hits(&mut self, ids: &Ids) -> Hits {
         let mut hits = Hits::default();
         self.each(HITS, |raw, names, _| {
-            hits.take(&parse::<HitLine<'_>>(raw.bytes)?, ids, names);
+            hits.take(&parse_any::<HitLine<'_>>(raw.bytes)?, ids, names);
             Ok(())
         });
         hits.finish();

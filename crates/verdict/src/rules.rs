@@ -46,18 +46,19 @@ pub const PREPARE_FAILURE: Rule = Rule {
 
 /// A row that stands under another id than the answer named.
 pub const SPLIT_ID: Rule = Rule {
-    name: "split-id",
+    name: "july-id-split",
     excuses: &[AssertionId::A10],
     meaning: "accounting knows the request by an id of its own, which the gateway's log joins to the nonce",
     source: "contract gateway 5.4",
 };
 
-/// A runtime that is gone after finalize.
+/// A runtime that is gone after finalize or a planned deactivation.
 pub const UNLOADED: Rule = Rule {
     name: "unloaded-after-finalize",
     excuses: &[AssertionId::A4],
-    meaning: "an escrow that was finalized or settled may be unloaded and show a lower nonce or none",
-    source: "contract gateway 2.4",
+    meaning: "an escrow that was finalized, settled or deactivated by an action may be unloaded and show a lower nonce \
+              or none",
+    source: "contract gateway 2.4 and 6.6",
 };
 
 /// Every rule.
@@ -99,6 +100,6 @@ mod tests {
     fn a_misspelt_rule_gets_its_neighbour() {
         assert_eq!(find("ghost"), Ok(GHOST));
         let error = find("gohst").unwrap_err();
-        assert!(error.contains("did you mean \"ghost\"") && error.contains("split-id"), "{error}");
+        assert!(error.contains("did you mean \"ghost\"") && error.contains("july-id-split"), "{error}");
     }
 }

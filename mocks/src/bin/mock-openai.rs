@@ -31,6 +31,10 @@ struct Args {
     /// End when standard input ends.
     #[arg(long)]
     exit_with_stdin: bool,
+    /// Planted defect.
+    #[cfg(feature = "planted-defects")]
+    #[arg(long, value_enum)]
+    defect: Option<mocks::defects::Defect>,
 }
 
 async fn run(args: Args) -> Result<(), MockError> {
@@ -48,5 +52,7 @@ async fn run(args: Args) -> Result<(), MockError> {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    #[cfg(feature = "planted-defects")]
+    mocks::defects::plant(args.defect);
     mocks::program::main_on_threads("mock-openai", args.threads, run(args))
 }

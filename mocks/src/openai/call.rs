@@ -81,6 +81,9 @@ impl Witness for Call<'_> {
         let Some(rule) = self.rule.filter(|_| !self.hit) else { return };
         self.hit = true;
         let entry = &self.entry;
+        if crate::defects::forgets_hit(entry.call) {
+            return;
+        }
         self.pool.hit_log().push(|seq| Hit {
             seq,
             at_us: self.pool.clock().now_us(),

@@ -181,9 +181,11 @@ impl Gate {
         let state = self.lock();
         let running =
             state.saturated_since_us.map_or(0, |since| self.clock.now_us().saturating_sub(since).max(1));
+        let mut execution = state.execution.clone();
+        execution.queued = crate::defects::queued(execution.queued, execution.completed);
         let stats = NodeStats {
             name: name.to_owned(),
-            execution: state.execution.clone(),
+            execution,
             validation: state.validation.clone(),
             saturated_us: state.saturated_us + running,
             workers: u32::try_from(state.workers).unwrap_or(u32::MAX),

@@ -183,7 +183,9 @@ impl Mock for Pool {
     }
 
     fn stats(&self) -> OpenaiStats {
-        let nodes = self.gates.iter().map(|(name, gate)| gate.stats(name).0).collect();
+        let shown = |(at, _): &(usize, _)| !crate::defects::hides_node(*at, self.gates.len());
+        let gates = self.gates.iter().enumerate().filter(shown);
+        let nodes = gates.map(|(_, (name, gate))| gate.stats(name).0).collect();
         OpenaiStats { v: CONTROL_VERSION, nodes, cpu_us: cpu_us() }
     }
 

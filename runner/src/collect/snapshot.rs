@@ -148,7 +148,9 @@ pub async fn take(
             // A status that could not be read says nothing about the hosts: they are asked all the same.
             let status = format!("gateway/{}/status", escrow.escrow);
             let unread = missing.iter().any(|missing| missing.what == status);
-            (escrow.escrow.clone(), (!unread).then_some(escrow.nonce))
+            // A runtime that was unloaded shows nonce 0: its hosts have the log all the same.
+            let unloaded = escrow.nonce == 0 && was_used(dir, &escrow.escrow);
+            (escrow.escrow.clone(), (!unread && !unloaded).then_some(escrow.nonce))
         })
         .collect();
     for surface in &surfaces.hosts {
@@ -165,6 +167,16 @@ pub async fn take(
     sessions.store(&mut snapshot)?;
     dir.write_json(&format!("{folder}/{SNAPSHOT_FILE}"), &snapshot)?;
     Ok(())
+}
+
+/// Whether an earlier snapshot of this run shows an escrow in use.
+fn was_used(dir: &RunDir, escrow: &str) -> bool {
+    let used = |moment: Moment| {
+        let text = std::fs::read(dir.path(&format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", moment.dir()))).ok()?;
+        let snapshot: Snapshot = serde_json::from_slice(&text).ok()?;
+        Some(snapshot.escrows.iter().any(|state| state.escrow == escrow && state.nonce > 0))
+    };
+    [Moment::Before, Moment::DrainPassive, Moment::DrainSynced].into_iter().any(|at| used(at) == Some(true))
 }
 
 /// `active_requests` is only shown by the admin view when several runtimes are loaded (contract gateway 2.4.3).

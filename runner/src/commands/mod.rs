@@ -7,6 +7,7 @@ pub mod list;
 pub mod plan;
 pub mod repro;
 pub mod run;
+mod sabotage;
 pub mod selftest;
 pub mod stack;
 

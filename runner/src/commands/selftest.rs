@@ -1,5 +1,5 @@
-//! `runner selftest` (layer M of the catalogue in docs/assertions.md): runs scenarios against programs with one planted
-//! defect each and holds what fired against what must fire.
+//! `runner selftest` (layers M and B of the catalogue in docs/assertions.md): runs scenarios against programs with one
+//! planted defect each, or while the surroundings of the run are sabotaged, and holds what fired against what must fire.
 //!
 //! A defect counts as found only when the set of failed assertions equals the expected set and a witness of the first
 //! one gives the expected reason. Two controls decide whether the self-test says anything at all: the same scenario
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use evidence::assertion::{AssertionId, Assertions, Status};
+use evidence::assertion::{AssertionId, Assertions, Status, Witness};
 use evidence::exit::Outcome;
 use evidence::rundir::{ASSERTIONS, RunReader};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,18 @@ use serde::{Deserialize, Serialize};
 use crate::error::RunnerError;
 
 /// Format version of the catalogue and of the matrix.
-pub const SELFTEST_VERSION: u32 = 1;
+pub const SELFTEST_VERSION: u32 = 2;
+
+/// A layer of the self-test that needs runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "UPPERCASE")]
+#[value(rename_all = "verbatim")]
+pub enum Layer {
+    /// Programs and scenarios with a planted defect.
+    M,
+    /// Sabotage of what surrounds a run.
+    B,
+}
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
@@ -31,6 +42,8 @@ pub struct Request {
     pub only: Option<String>,
     /// The first defect of each assertion instead of all.
     pub quick: bool,
+    /// Which layers.
+    pub layers: Vec<Layer>,
     /// Where run directories go; kept for whoever wants to look.
     pub results: PathBuf,
     /// Where the matrix is written.
@@ -47,24 +60,120 @@ pub struct Catalogue {
     pub twin: String,
     /// Name of the defect that is the canary.
     pub canary: String,
-    /// Defects.
+    /// Defects of programs (layer M).
     pub defects: Vec<Defect>,
+    /// Sabotage from outside (layer B).
+    pub sabotage: Vec<Sabotage>,
+    /// Defects and quiet twins of recorded runs (layer H): the tests of crate `verdict` write and prove them.
+    pub history: History,
+}
+
+/// Layer H of the catalogue, for those who read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct History {
+    /// A recorded run with one fact spoilt, and all that must fail.
+    pub defects: Vec<HistoryDefect>,
+    /// What looks like a defect and must pass.
+    pub twins: Vec<HistoryTwin>,
+    /// Evidence that is not enough: what must be unknown, and words that say so.
+    pub unknown: Vec<HistoryUnknown>,
+}
+
+/// A spoilt recorded run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryDefect {
+    /// Its number in the catalogue, if it has one, and what is spoilt.
+    pub name: String,
+    /// All assertions that must fail, the one that it is for first.
+    pub fires: Vec<AssertionId>,
+    /// The reason of each.
+    pub reasons: Vec<String>,
+}
+
+/// A quiet twin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryTwin {
+    /// Whose, and what looks wrong.
+    pub name: String,
+    /// The assertions that must stay quiet.
+    pub of: Vec<AssertionId>,
+}
+
+/// Evidence that is not enough.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryUnknown {
+    /// What is missing.
+    pub name: String,
+    /// Words of the result.
+    pub says: String,
 }
 
 /// One planted defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Defect {
-    /// Name of the flag `--defect`.
+    /// Name of the flag `--defect`, or of what the scenario itself plants.
     pub name: String,
     /// What it does, in words.
     pub does: String,
     /// Scenario under which it shows.
     pub scenario: String,
+    /// Where it sits.
+    #[serde(default, skip_serializing_if = "Planted::in_program")]
+    pub planted: Planted,
     /// All assertions that must fail, the one that it is for first.
     pub fires: Vec<AssertionId>,
-    /// Reason that a witness of the first one must give; any of several.
+    /// Reason that a witness of the first one must give; any of several. Without one that must fail: words that say
+    /// what is missing.
     pub reasons: Vec<String>,
+    /// All assertions that must be unknown; only where none must fail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<AssertionId>,
+}
+
+impl Defect {
+    /// The assertion that it is for.
+    fn first(&self) -> Option<AssertionId> {
+        self.fires.first().or(self.unknown.first()).copied()
+    }
+}
+
+/// Where a defect sits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Planted {
+    /// In a program that is built with planted defects.
+    #[default]
+    Program,
+    /// In the scenario: its programs are as they should be.
+    Scenario,
+}
+
+impl Planted {
+    fn in_program(&self) -> bool {
+        *self == Self::Program
+    }
+}
+
+/// Sabotage of what surrounds a run, and what must come of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sabotage {
+    /// Name, known to `commands::sabotage`.
+    pub name: String,
+    /// What it does, in words.
+    pub does: String,
+    /// Scenario that it disturbs.
+    pub scenario: String,
+    /// Exit codes that may come of it.
+    pub codes: Vec<i32>,
+    /// Assertions that must fail; others may, when a failure comes of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fires: Vec<AssertionId>,
 }
 
 /// `selftest/matrix.json`: what fired.
@@ -87,7 +196,9 @@ pub struct Matrix {
 pub struct Row {
     /// Defect.
     pub name: String,
-    /// What had to fire.
+    /// Its layer.
+    pub layer: Layer,
+    /// What had to fire, or to be unknown where nothing fires.
     pub expected: Vec<AssertionId>,
     /// What fired, with the reasons of its witnesses.
     pub fired: BTreeMap<AssertionId, BTreeSet<String>>,
@@ -99,12 +210,14 @@ pub struct Row {
 
 /// What one run showed.
 #[derive(Clone, Debug, Default)]
-struct Seen {
-    code: Option<i32>,
-    fired: BTreeMap<AssertionId, BTreeSet<String>>,
-    unknown: BTreeSet<AssertionId>,
-    bundles: usize,
-    text: String,
+pub(super) struct Seen {
+    pub(super) code: Option<i32>,
+    pub(super) fired: BTreeMap<AssertionId, BTreeSet<String>>,
+    pub(super) unknown: BTreeMap<AssertionId, Vec<String>>,
+    /// Assertions with a witness that says neither what nor where.
+    pub(super) vague: BTreeSet<AssertionId>,
+    pub(super) bundles: usize,
+    pub(super) text: String,
 }
 
 /// Runs the self-test.
@@ -117,7 +230,7 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
     let runner = runner(request.bin_dir.as_deref())?;
     let chosen = choose(&catalogue, request)?;
     let mut controls = Vec::new();
-    let twin = run(&runner, &catalogue.twin, None, &request.results)?;
+    let twin = run(&runner, &catalogue.twin, None, &request.results.join("twin"))?;
     if twin.code != Some(0) || !twin.fired.is_empty() || !twin.unknown.is_empty() {
         controls.push(format!("the twin without a defect did not pass: {}", shown(&twin)));
     }
@@ -127,24 +240,56 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
     );
     let mut rows = Vec::new();
     for defect in chosen {
-        let seen = run(&runner, &defect.scenario, Some(&defect.name), &request.results)?;
+        let flag = (defect.planted == Planted::Program).then_some(defect.name.as_str());
+        let seen = run(&runner, &defect.scenario, flag, &request.results.join(&defect.name))?;
         let wrong = judge(defect, &seen);
         if defect.name == catalogue.canary && judge(&nothing(defect), &seen).is_none() {
             controls.push(format!("the canary {} was taken for a quiet run", defect.name));
         }
-        let fired: Vec<String> = seen.fired.keys().map(ToString::to_string).collect();
-        let word = if wrong.is_none() { "killed" } else { "SURVIVES" };
-        println!("{word:<10} {:<23} fired {}", defect.name, fired.join(", "));
-        if let Some(why) = &wrong {
-            println!("           {why}");
-        }
-        let (name, expected) = (defect.name.clone(), defect.fires.clone());
-        rows.push(Row { name, expected, fired: seen.fired, killed: wrong.is_none(), wrong });
+        let expected = if defect.fires.is_empty() { &defect.unknown } else { &defect.fires };
+        rows.push(told(Row {
+            name: defect.name.clone(),
+            layer: Layer::M,
+            expected: expected.clone(),
+            fired: seen.fired,
+            killed: wrong.is_none(),
+            wrong,
+        }));
     }
     if !rows.iter().any(|row| row.name == catalogue.canary) {
         controls.push("the canary was not among the chosen defects".to_owned());
     }
+    for sabotage in sabotages(&catalogue, request) {
+        let seen = super::sabotage::run(sabotage, &runner, &request.results)?;
+        let wrong = super::sabotage::judge(sabotage, &seen);
+        rows.push(told(Row {
+            name: sabotage.name.clone(),
+            layer: Layer::B,
+            expected: sabotage.fires.clone(),
+            fired: seen.fired,
+            killed: wrong.is_none(),
+            wrong,
+        }));
+    }
     conclude(&Matrix { v: SELFTEST_VERSION, valid: controls.is_empty(), controls, rows }, request)
+}
+
+/// Sabotage that was asked for.
+fn sabotages<'a>(catalogue: &'a Catalogue, request: &Request) -> Vec<&'a Sabotage> {
+    let wanted = |sabotage: &&Sabotage| request.only.as_ref().is_none_or(|only| sabotage.name == *only);
+    let layer = request.layers.contains(&Layer::B);
+    catalogue.sabotage.iter().filter(|_| layer).filter(wanted).collect()
+}
+
+/// Says what a row shows.
+fn told(row: Row) -> Row {
+    let fired: Vec<String> = row.fired.keys().map(ToString::to_string).collect();
+    let word = if row.killed { "killed" } else { "SURVIVES" };
+    println!("{word:<10} {:<23} fired {}", row.name, fired.join(", "));
+    if let Some(why) = &row.wrong {
+        println!("           {why}");
+    }
+    row
 }
 
 /// Writes the matrix and says what it comes to: void, survivors, or all found.
@@ -172,7 +317,7 @@ fn read(path: &Path) -> Result<Catalogue, RunnerError> {
     if catalogue.v != SELFTEST_VERSION {
         return Err(usage(format!("`v` is {}, this build reads {SELFTEST_VERSION}", catalogue.v)));
     }
-    if let Some(empty) = catalogue.defects.iter().find(|defect| defect.fires.is_empty()) {
+    if let Some(empty) = catalogue.defects.iter().find(|defect| defect.first().is_none()) {
         return Err(usage(format!("{} names no assertion", empty.name)));
     }
     if !catalogue.defects.iter().any(|defect| defect.name == catalogue.canary) {
@@ -193,7 +338,7 @@ fn runner(bin_dir: Option<&Path>) -> Result<PathBuf, RunnerError> {
         return Ok(runner);
     }
     Err(RunnerError::Usage(format!(
-        "{} has no planted defects; build with `--features runner/planted-defects,refshard/planted-defects` \
+        "{} has no planted defects; build with the features `planted-defects` \
          (`make test` leaves such a build in target/defects) and give its folder as --bin-dir",
         runner.display()
     )))
@@ -203,16 +348,16 @@ fn runner(bin_dir: Option<&Path>) -> Result<PathBuf, RunnerError> {
 fn choose<'a>(catalogue: &'a Catalogue, request: &Request) -> Result<Vec<&'a Defect>, RunnerError> {
     let mut seen = BTreeSet::new();
     let wanted = |defect: &&Defect| match &request.only {
-        Some(only) => defect.name == *only || defect.fires[0].to_string() == *only,
-        None => true,
+        Some(only) => defect.name == *only || defect.first().is_some_and(|id| id.to_string() == *only),
+        None => request.layers.contains(&Layer::M),
     };
     let mut chosen: Vec<&Defect> = catalogue.defects.iter().filter(wanted).collect();
-    if chosen.is_empty() {
+    if chosen.is_empty() && sabotages(catalogue, request).is_empty() {
         let names: Vec<&str> = catalogue.defects.iter().map(|defect| defect.name.as_str()).collect();
         return Err(RunnerError::Usage(format!("no such defect; known are {}", names.join(", "))));
     }
     if request.quick {
-        chosen.retain(|defect| seen.insert(defect.fires[0]));
+        chosen.retain(|defect| seen.insert(defect.first()));
     }
     if !chosen.iter().any(|defect| defect.name == catalogue.canary) {
         chosen.extend(catalogue.defects.iter().filter(|defect| defect.name == catalogue.canary));
@@ -222,7 +367,7 @@ fn choose<'a>(catalogue: &'a Catalogue, request: &Request) -> Result<Vec<&'a Def
 
 /// The same defect held against an empty expectation.
 fn nothing(defect: &Defect) -> Defect {
-    Defect { fires: Vec::new(), reasons: Vec::new(), ..defect.clone() }
+    Defect { fires: Vec::new(), reasons: Vec::new(), unknown: Vec::new(), ..defect.clone() }
 }
 
 /// Why a run does not show its defect, and nothing else; `None` when it does.
@@ -232,10 +377,13 @@ fn judge(defect: &Defect, seen: &Seen) -> Option<String> {
     if fired != wanted {
         return Some(format!("expected {wanted:?}, but {}", shown(seen)));
     }
-    let Some(first) = defect.fires.first() else { return (seen.code != Some(0)).then(|| shown(seen)) };
+    let Some(first) = defect.fires.first() else { return judge_unknown(defect, seen) };
     let reasons = &seen.fired[first];
     if !defect.reasons.iter().any(|reason| reasons.contains(reason)) {
         return Some(format!("{first} fired for {reasons:?}, not for {:?}", defect.reasons));
+    }
+    if let Some(vague) = seen.vague.first() {
+        return Some(format!("a witness of {vague} names neither a thing nor a place"));
     }
     if seen.bundles == 0 {
         return Some("nothing got a bundle".to_owned());
@@ -245,45 +393,73 @@ fn judge(defect: &Defect, seen: &Seen) -> Option<String> {
     (seen.code != Some(i32::from(code))).then(|| format!("exit code {:?} instead of {code}", seen.code))
 }
 
+/// Nothing must fail: exactly these are unknown and say why, or the run passes.
+fn judge_unknown(defect: &Defect, seen: &Seen) -> Option<String> {
+    let Some(first) = defect.unknown.first() else { return (seen.code != Some(0)).then(|| shown(seen)) };
+    let wanted: BTreeSet<AssertionId> = defect.unknown.iter().copied().collect();
+    if !seen.unknown.keys().copied().eq(wanted.iter().copied()) {
+        return Some(format!("expected {wanted:?} to be unknown, but {}", shown(seen)));
+    }
+    let said = |word: &String| seen.unknown[first].iter().any(|missing| missing.contains(word.as_str()));
+    if !defect.reasons.iter().any(said) {
+        return Some(format!("{first} misses {:?}, not {:?}", seen.unknown[first], defect.reasons));
+    }
+    let code = i32::from(Outcome::Unknown.code());
+    (seen.code != Some(code)).then(|| format!("exit code {:?} instead of {code}", seen.code))
+}
+
 fn shown(seen: &Seen) -> String {
-    if seen.fired.is_empty() {
+    if seen.fired.is_empty() && seen.unknown.is_empty() {
         return format!("nothing fired (exit {:?}): {}", seen.code, seen.text.trim());
     }
     format!("fired {:?}, unknown {:?} (exit {:?})", seen.fired, seen.unknown, seen.code)
 }
 
 fn run(runner: &Path, scenario: &str, defect: Option<&str>, results: &Path) -> Result<Seen, RunnerError> {
-    let results = results.join(defect.unwrap_or("twin"));
-    let before = super::runs(&results).unwrap_or_default();
+    let before = super::runs(results).unwrap_or_default();
     let mut command = Command::new(runner);
-    command.args(["run", scenario, "--quiet", "--results"]).arg(&results).stdin(Stdio::null());
+    command.args(["run", scenario, "--quiet", "--results"]).arg(results).stdin(Stdio::null());
     if let Some(defect) = defect {
         command.args(["--defect", defect]);
     }
     let output = command
         .output()
         .map_err(|error| RunnerError::environment(format!("starting {}: {error}", runner.display())))?;
-    let mut seen = Seen {
-        code: output.status.code(),
-        text: String::from_utf8_lossy(&output.stderr).chars().take(400).collect(),
-        ..Seen::default()
-    };
-    let after = super::runs(&results).unwrap_or_default();
-    let Some(id) = after.iter().find(|id| !before.contains(id)) else { return Ok(seen) };
+    let text = String::from_utf8_lossy(&output.stderr).chars().take(400).collect();
+    Ok(seen(results, &before, output.status.code(), text))
+}
+
+/// What the one run below `results` that was not there before shows.
+pub(super) fn seen(results: &Path, before: &[String], code: Option<i32>, text: String) -> Seen {
+    let mut seen = Seen { code, text, ..Seen::default() };
+    let after = super::runs(results).unwrap_or_default();
+    let Some(id) = after.iter().find(|id| !before.contains(id)) else { return seen };
     let dir = results.join(id);
-    let Ok(Some(judged)) = RunReader::new(&dir).json::<Assertions>(ASSERTIONS) else { return Ok(seen) };
+    let Ok(Some(judged)) = RunReader::new(&dir).json::<Assertions>(ASSERTIONS) else { return seen };
     for result in judged.results {
         match result.status {
             Status::Fail => {
+                if result.witnesses.iter().any(is_vague) {
+                    seen.vague.insert(result.id);
+                }
                 let reasons = result.witnesses.into_iter().map(|witness| witness.reason).collect();
                 seen.fired.insert(result.id, reasons);
             }
-            Status::Unknown => drop(seen.unknown.insert(result.id)),
+            Status::Unknown => drop(seen.unknown.insert(result.id, result.missing)),
             Status::Pass | Status::NotApplicable => {}
         }
     }
     seen.bundles = std::fs::read_dir(dir.join("failures")).map_or(0, Iterator::count);
-    Ok(seen)
+    seen
+}
+
+/// A witness names a request, nonce, service or signal, and a file where it can be seen.
+fn is_vague(witness: &Witness) -> bool {
+    let named = witness.request_id.is_some()
+        || witness.nonce.is_some()
+        || witness.service.is_some()
+        || witness.subject.is_some();
+    !named || witness.evidence.is_empty()
 }
 
 #[cfg(test)]
@@ -300,8 +476,10 @@ mod tests {
             name: "d".to_owned(),
             does: String::new(),
             scenario: String::new(),
+            planted: Planted::Program,
             fires: fires.to_vec(),
             reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+            unknown: Vec::new(),
         }
     }
 
@@ -317,10 +495,31 @@ mod tests {
             seen(&[(A3, "bad-json")], 1),
             seen(&[(A3, "repeated-done")], 4),
             Seen { bundles: 0, ..seen(&[(A3, "repeated-done")], 1) },
+            Seen { vague: BTreeSet::from([A3]), ..seen(&[(A3, "repeated-done")], 1) },
         ] {
             assert!(judge(&wanted, &other).is_some(), "{other:?}");
         }
         assert_eq!(judge(&defect(&[V], &["mock-saturated"]), &seen(&[(V, "mock-saturated")], 3)), None);
+    }
+
+    #[test]
+    fn only_the_exact_unknown_set_with_the_right_words_counts() {
+        use AssertionId::{A2, A8};
+        let wanted = Defect { unknown: vec![A2], ..defect(&[], &["disagree"]) };
+        let unknown = |ids: &[AssertionId], says: &str, code| {
+            let missing = ids.iter().map(|id| (*id, vec![says.to_owned()]));
+            Seen { unknown: missing.collect(), bundles: 0, ..seen(&[], code) }
+        };
+        assert_eq!(super::judge(&wanted, &unknown(&[A2], "plan and hit log disagree", 4)), None);
+        for other in [
+            unknown(&[], "", 0),
+            unknown(&[A2, A8], "plan and hit log disagree", 4),
+            unknown(&[A2], "something else", 4),
+            unknown(&[A2], "plan and hit log disagree", 0),
+            seen(&[(A2, "outside-expect")], 1),
+        ] {
+            assert!(super::judge(&wanted, &other).is_some(), "{other:?}");
+        }
     }
 
     #[test]

@@ -70,15 +70,19 @@ pub async fn spawn(context: &mut Context<'_>, spawn: Spawn) -> Result<(), Runner
     context.guard.spawn(spawn).await
 }
 
-/// Writes loadgen's job and starts it as a child.
+/// Writes loadgen's job and starts it as a child, with variables of its own.
 ///
 /// # Errors
 /// [`RunnerError`] when the job can't be written or the guard is gone.
-pub async fn loadgen(job: &LoadgenJob, context: &mut Context<'_>) -> Result<(), RunnerError> {
+pub async fn loadgen(
+    job: &LoadgenJob,
+    env: BTreeMap<String, String>,
+    context: &mut Context<'_>,
+) -> Result<(), RunnerError> {
     let file = format!("{LOGS}/loadgen-job.json");
     context.dir.write_json(&file, job)?;
     let args = vec!["--job".to_owned(), context.dir.path(&file).display().to_string()];
-    let child = child(context, "loadgen", LOADGEN, args, BTreeMap::new());
+    let child = child(context, "loadgen", LOADGEN, args, env);
     spawn(context, child).await
 }
 

@@ -175,7 +175,7 @@ pub trait Provider: std::fmt::Debug {
         job: LoadgenJob,
         context: &'a mut Context<'_>,
     ) -> Step<'a, Result<(), RunnerError>> {
-        Box::pin(async move { launch::loadgen(&job, context).await })
+        Box::pin(async move { launch::loadgen(&job, BTreeMap::new(), context).await })
     }
 
     /// Writes a line to loadgen.

@@ -1,12 +1,13 @@
 //! A2 `fault-class`: what a fault touched ends as its `expect` says; what nothing touched succeeds.
 //!
 //! Reasons: `outside-expect` (class, reason, status or ending not allowed), `untouched-failed`, `untouched-rejected`,
-//! `untouched-cancelled`. Unknown when the two fault sources disagree, when a rule hit nothing, or when fewer
-//! requests were hit than `minimum.fault_hits`. Source: design section 6.
+//! `untouched-cancelled`. Unknown when the two fault sources disagree, when a rule hit nothing, when a planned action did
+//! not take place, or when fewer requests were hit than `minimum.fault_hits`. Source: design section 6.
 
 use std::collections::{BTreeMap, HashSet};
 
 use evidence::assertion::AssertionId;
+use evidence::event::EventKind;
 use evidence::rundir::{ACCOUNTING, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS};
 use scenario::fault::{CallKind, FaultAction, RequestClass};
 
@@ -26,6 +27,7 @@ const DIFFERENCES_NAMED_MAX: usize = 5;
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     oracle(case, sheet);
+    actions(case, sheet);
     amounts(case, sheet);
     for (index, decided) in case.decided.iter() {
         if matches!(decided.class, RequestClass::NotOffered | RequestClass::Dropped) {
@@ -82,6 +84,23 @@ fn oracle(case: &Case<'_>, sheet: &mut Sheet) {
     let total = case.oracle.differences_total;
     if total > DIFFERENCES_NAMED_MAX as u64 {
         sheet.missing(format!("plan and hit log disagree {total} times in all"));
+    }
+}
+
+/// Each planned action is done once, without an error: what it should show was not tested otherwise.
+fn actions(case: &Case<'_>, sheet: &mut Sheet) {
+    let events = &case.evidence.events;
+    for (ordinal, action) in case.evidence.run.resolved.scenario.actions.iter().enumerate() {
+        let what = serde_json::to_string(&action.action).unwrap_or_default();
+        let mut done = events.iter().filter_map(|event| match &event.event {
+            EventKind::ActionDone { action, error, .. } if *action == ordinal => Some(error.as_deref()),
+            _ => None,
+        });
+        match done.next() {
+            Some(None) => {}
+            Some(Some(error)) => sheet.missing(format!("action {ordinal} {what} failed: {error}")),
+            None => sheet.missing(format!("action {ordinal} {what} did not take place")),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use evidence::rundir::{ACCOUNTING, DIFFS, INFERENCES};
 use evidence::sessions::Span;
 use evidence::snapshot::{Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, is_host_log, log_len, snapshot_file, unread};
+use super::{Assertion, Case, about_nonce, deactivated, is_host_log, log_len, snapshot_file, unread};
 use crate::rules;
 use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
@@ -50,7 +50,8 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             }
             let before = gateway.insert(escrow.escrow.clone(), escrow.nonce).unwrap_or_default();
             let lower = escrow.nonce < before;
-            if lower && moment == Moment::DrainFinal && case.rule_on(rules::UNLOADED) {
+            let ended = moment == Moment::DrainFinal || deactivated(case, &escrow.escrow);
+            if lower && ended && case.rule_on(rules::UNLOADED) {
                 sheet.rule(rules::UNLOADED, 1);
             } else if lower {
                 let text = format!("escrow {}: gateway nonce {before}, then {}", escrow.escrow, escrow.nonce);

@@ -37,11 +37,10 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             return;
         }
     };
-    let before = case.evidence.snapshot(Moment::DrainSynced).ok();
     let minimum = run.resolved.scenario.minimum.validations.unwrap_or(1);
     sheet.set_minimum(minimum.max(1));
     unread(snapshot, moment, is_host_log, sheet);
-    let failed = commits(case, snapshot, before, sheet);
+    let failed = commits(case, snapshot, sheet);
     sheet.part("commits", if failed { Status::Fail } else { Status::Pass });
     match not_applicable(run, AssertionId::A5, "ownership") {
         Some(_) => sheet.part("ownership", Status::NotApplicable),
@@ -50,12 +49,12 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
 }
 
 /// Looks through the longest log of each escrow. True when something was committed twice.
-fn commits(case: &Case<'_>, snapshot: &Snapshot, before: Option<&Snapshot>, sheet: &mut Sheet) -> bool {
+fn commits(case: &Case<'_>, snapshot: &Snapshot, sheet: &mut Sheet) -> bool {
     let file = snapshot_file(Moment::DrainFinal);
     let mut failed = false;
     for escrow in escrows_in_use(case.evidence) {
-        // A finalized runtime may show no group any more: the earlier snapshot has it.
-        let states = [Some(snapshot), before].into_iter().flatten().flat_map(|s| &s.escrows);
+        // A runtime that was finalized or deactivated may show no group any more: an earlier snapshot has it.
+        let states = case.evidence.snapshots.values().rev().flat_map(|snapshot| &snapshot.escrows);
         let mut groups = states.filter(|e| e.escrow == escrow).map(|e| e.group.as_slice());
         let Some(group) = groups.find(|group| !group.is_empty()) else {
             sheet.missing(format!("who owns the slots of escrow {escrow}"));

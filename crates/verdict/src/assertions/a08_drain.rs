@@ -94,7 +94,12 @@ fn signals(case: &Case<'_>, sample: &DrainSample, sheet: &mut Sheet) {
     if !deadline {
         stable(case, sample.step, sheet);
     }
-    if deadline && all_zero {
+    let taken = samples(case, sample.step).count();
+    let needed = case.evidence.run.resolved.scenario.drain.stable_samples as usize;
+    if deadline && all_zero && taken < needed {
+        // A deadline of 0, for example: nobody looked long enough to say either thing.
+        sheet.missing(format!("{DRAIN}: the deadline left room for {taken} samples, {needed} are needed"));
+    } else if deadline && all_zero {
         // Zero in the last sample, but never for K samples in a row.
         let moving = moving(case, sample.step);
         sheet.witness(left(reason, moving, 0.0, "was never zero for enough samples in a row"));

@@ -1,9 +1,10 @@
-//! A9 `service-stability`: no required service ends, restarts, or becomes unready outside the planned actions.
+//! A9 `service-stability`: no required service ends, restarts, becomes unready or stops following the chain outside the
+//! planned actions.
 //!
-//! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`, `not-following` (a host that is
-//! behind the chain's epoch at the end, july-findings J22). A planned action that was refused is unknown. A service that an action names is
-//! exempt. Identity is pid, start time and the start time in its metrics, never health alone. What a
-//! probe says before the stack is up is no change. Source: design section 7, contract hosts 11.1 A8.
+//! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`, `subscription-lost` (a host that is
+//! behind the chain's epoch at the end, july-findings J22). A service that an action names is exempt. Identity is pid,
+//! start time and the start time in its metrics, never health alone. What a probe says before the stack is up is no
+//! change. Source: design section 7, contract hosts 11.1 A8.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,28 +53,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     }
     identities(case, &planned, sheet);
-    actions(case, sheet);
     following(case, sheet);
-}
-
-/// An action that was refused, or never came to its end, did not happen: what the scenario is about was not tried.
-fn actions(case: &Case<'_>, sheet: &mut Sheet) {
-    let mut open: BTreeMap<usize, &str> = BTreeMap::new();
-    for event in &case.evidence.events {
-        match &event.event {
-            EventKind::ActionIntended { action, what } => drop(open.insert(*action, what)),
-            EventKind::ActionDone { action, error, .. } => {
-                let what = open.remove(action).unwrap_or_default();
-                if let Some(error) = error {
-                    sheet.missing(format!("action {what} was not carried out: {error}"));
-                }
-            }
-            _ => {}
-        }
-    }
-    for what in open.into_values() {
-        sheet.missing(format!("action {what} has no end"));
-    }
 }
 
 /// At the end every host is in the epoch of the chain: blocks reach it, whatever cut it off before.
@@ -92,7 +72,7 @@ fn following(case: &Case<'_>, sheet: &mut Sheet) {
         sheet.looked(1);
         if epoch < chain.epoch {
             let text = format!("{} is in epoch {epoch}, the chain in {}", host.service, chain.epoch);
-            let mut witness = Witness::new("not-following", text);
+            let mut witness = Witness::new("subscription-lost", text);
             witness.service = Some(host.service.clone());
             let file = snapshot_file(Moment::DrainFinal);
             witness.evidence.push(EvidenceRef { file, at: "/hosts".to_owned() });

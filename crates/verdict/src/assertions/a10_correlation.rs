@@ -3,7 +3,7 @@
 //!
 //! Reasons: `no-escrow`, `no-accounting-row`, `no-attempts`, `call-not-in-accounting` (a node worked for a nonce that
 //! no attempt names), `unknown-host`, `other-escrow` (the row is another escrow's), `shared-row` (two requests share one
-//! row), `split-id` (only with `--no-rule split-id`), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
+//! row), `split-id` (only with `--no-rule july-id-split`), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
 //! its calls shows that), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
 
 use std::collections::{HashMap, HashSet};

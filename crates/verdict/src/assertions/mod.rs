@@ -22,6 +22,7 @@ use std::collections::BTreeSet;
 use evidence::assertion::{AssertionId, EvidenceRef, Witness};
 use evidence::sessions::Span;
 use evidence::snapshot::{HostEscrow, HostState, Moment, Snapshot};
+use scenario::model::ServiceAction;
 
 use crate::classify::Decided;
 use crate::load::Evidence;
@@ -129,6 +130,14 @@ fn is_host_state(what: &str) -> bool {
 fn escrows_in_use(evidence: &Evidence) -> BTreeSet<&str> {
     let escrows = evidence.snapshots.values().flat_map(|snapshot| &snapshot.escrows);
     escrows.filter(|escrow| escrow.nonce > 0).map(|escrow| escrow.escrow.as_str()).collect()
+}
+
+/// Whether an action of the scenario deactivates an escrow: its runtime is unloaded then, its hosts keep the log.
+fn deactivated(case: &Case<'_>, escrow: &str) -> bool {
+    let actions = &case.evidence.run.resolved.scenario.actions;
+    actions
+        .iter()
+        .any(|action| matches!(action.action, ServiceAction::Deactivate(id) if id.to_string() == escrow))
 }
 
 /// The longest log of an escrow over all hosts.

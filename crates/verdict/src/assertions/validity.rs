@@ -19,7 +19,8 @@ use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
     id: AssertionId::V,
-    inputs: &[EVENTS, REQUESTS],
+    // Records that are lost are what it judges.
+    inputs: &[EVENTS],
     unit: "limits of generator and mocks",
     judge,
 };
@@ -29,6 +30,7 @@ pub(super) const ASSERTION: Assertion = Assertion {
 pub(crate) const WAITING_SHARE_PPB: u64 = 100_000_000;
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
+    case.evidence.missing_of(&[REQUESTS]).into_iter().for_each(|input| sheet.missing(input));
     let ended = case.evidence.events.iter().find_map(|event| match &event.event {
         EventKind::LoadEnded { records_dropped, health, .. } => Some((*records_dropped, health.clone())),
         _ => None,

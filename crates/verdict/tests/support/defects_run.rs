@@ -35,6 +35,15 @@ pub fn slow(files: &mut Files, count: usize) {
     }
 }
 
+/// The chain is in the next epoch at the end, and all hosts name it.
+pub fn epoch_moves(files: &mut Files) {
+    let last = files.snapshot(Moment::DrainFinal);
+    let chain = last.chain.as_mut().expect("the story has it");
+    chain.epoch += 1;
+    let epoch = Some(chain.epoch);
+    last.hosts.iter_mut().for_each(|host| host.epoch = epoch);
+}
+
 fn node_b_refuses(files: &mut Files) {
     files.from(Moment::DrainPassive, |snapshot| {
         snapshot.openai.as_mut().expect("the story has it").nodes[2].saturated_us = 60_000;
@@ -114,14 +123,11 @@ pub static DEFECTS: &[Defect] = &[
     },
     Defect {
         name: "A9.7 a host hears no blocks any more and stays in its epoch",
-        fires: &[(A9, "not-following")],
+        fires: &[(A9, "subscription-lost")],
         plant: |files| {
-            let last = files.snapshot(Moment::DrainFinal);
-            last.chain.as_mut().expect("the story has it").epoch += 1;
-            let epoch = last.chain.as_ref().expect("the story has it").epoch;
-            for (host, behind) in last.hosts.iter_mut().zip([0, 1, 0]) {
-                host.epoch = Some(epoch - behind);
-            }
+            epoch_moves(files);
+            let behind = files.snapshot(Moment::DrainFinal).hosts[1].epoch.as_mut().expect("set above");
+            *behind -= 1;
             "host-1 is in epoch".to_owned()
         },
     },
@@ -289,6 +295,15 @@ pub static DEFECTS: &[Defect] = &[
             let duration = Some(Micros::from_s(1));
             files.run.resolved.scenario.workload.steps[0] = Step { concurrency: 5, requests: None, duration };
             "at most 4 of 5".to_owned()
+        },
+    },
+    Defect {
+        name: "V.8 limits broken behind a generator that was late: invalid, not slow",
+        fires: &[(V, "generator-lateness"), (T, "above-limit")],
+        plant: |files| {
+            health(files, "lateness_p99_us", 90_000);
+            slow(files, 2);
+            "90000 us".to_owned()
         },
     },
     Defect {

@@ -10,6 +10,7 @@ pub mod defects_session;
 pub mod log;
 pub mod story;
 pub mod stream;
+pub mod twins;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -159,6 +160,15 @@ impl Files {
         let beside = self.events[at].clone();
         self.events.insert(at, Event { event, ..beside });
         self.number_events();
+    }
+
+    /// The scenario has an action, and it took place.
+    pub fn acted(&mut self, action: scenario::model::Action) {
+        let actions = &mut self.run.resolved.scenario.actions;
+        let (ordinal, what) = (actions.len(), format!("{:?}", action.action));
+        actions.push(action);
+        self.event_in_load(EventKind::ActionIntended { action: ordinal, what });
+        self.event_in_load(EventKind::ActionDone { action: ordinal, error: None, read_back: None });
     }
 
     pub fn number_events(&mut self) {

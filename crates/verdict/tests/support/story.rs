@@ -325,7 +325,7 @@ impl Teller {
             host_metrics: (0..SLOTS).map(host_metrics).collect(),
             openai: Some(OpenaiStats { v: 1, nodes: self.nodes.clone(), cpu_us: 1_000 }),
             dapi: Some(self.allocator.clone()),
-            chain: Some(ChainStats { v: 1, ..ChainStats::default() }),
+            chain: Some(ChainStats { v: 1, epoch: 1, ..ChainStats::default() }),
             ..Snapshot::blank(moment, 1_000_000 * (1 + moment as u64))
         }
     }

@@ -13,10 +13,11 @@ use std::collections::BTreeMap;
 use evidence::run::Stack;
 use evidence::snapshot::ProcessIdentity;
 use scenario::model::{Resolved, ServiceAction, Storage};
+use scenario::pipe::LoadgenJob;
 
 use super::ports::Ports;
 use super::postgres::{self, Databases};
-use super::{ActError, Choice, Context, Provider, Running, Step, launch};
+use super::{ActError, Choice, Context, LOADGEN, Provider, Running, Step, launch};
 use crate::error::RunnerError;
 use crate::guard::Spawn;
 
@@ -25,9 +26,10 @@ pub const PROGRAMS: [&str; 6] =
     ["loadgen", "mock-chain", "mock-dapi", "mock-openai", "ref-gateway", "ref-host"];
 /// Model name of the reference stack (contract gateway 1.3).
 pub const MODEL: &str = "test-model";
-/// Planted defects of a `planted-defects` build, in the order of `refshard`'s table, and the service that gets each
+/// Planted defects of a `planted-defects` build, in the order of `refshard`'s table and after
+/// them those of mocks and loadgen, and the service that gets each
 /// (design, selftest layer M). The programs are asked in a test whether they have the same ones.
-pub const DEFECTS: [(&str, &str); 32] = [
+pub const DEFECTS: [(&str, &str); 36] = [
     ("lost-accounting", "gateway"),
     ("fail-unselected", "gateway"),
     ("hide-truncation", "gateway"),
@@ -60,6 +62,10 @@ pub const DEFECTS: [(&str, &str); 32] = [
     ("silent-death", "host-1"),
     ("flapping-health", "host-1"),
     ("unlocked-call", "host-1"),
+    ("stuck-queue", "mock-openai"),
+    ("forgotten-hit", "mock-openai"),
+    ("hidden-node", "mock-openai"),
+    ("lost-records", "loadgen"),
 ];
 
 /// The embedded provider.
@@ -86,6 +92,16 @@ impl Provider for Embedded {
     fn about(&self, resolved: &Resolved) -> Stack {
         let isolation = "child processes of one guard process, loopback ports chosen by the kernel";
         super::reference::about("embedded", &self.choice, resolved, isolation)
+    }
+
+    fn start_loadgen<'a>(
+        &'a mut self,
+        job: LoadgenJob,
+        context: &'a mut Context<'_>,
+    ) -> Step<'a, Result<(), RunnerError>> {
+        let planted = self.choice.defect.clone().filter(|name| DEFECTS.contains(&(name.as_str(), LOADGEN)));
+        let env = planted.map(|name| ("PROOFLOAD_LOADGEN_DEFECT".to_owned(), name)).into_iter().collect();
+        Box::pin(async move { launch::loadgen(&job, env, context).await })
     }
 
     fn programs(&self, resolved: &Resolved) -> Vec<&'static str> {

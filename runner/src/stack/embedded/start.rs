@@ -281,14 +281,6 @@ impl Embedded {
         env: BTreeMap<String, String>,
     ) -> Result<(), RunnerError> {
         args.extend(["--config".to_owned(), write_work(context, service, config)?]);
-        // A planted defect of a participant sits in its first process.
-        let planted = service.strip_suffix("-0").filter(|host| host.starts_with("host-")).unwrap_or(service);
-        if let Some(defect) = &self.choice.defect
-            && (DEFECTS.contains(&(defect.as_str(), service))
-                || DEFECTS.contains(&(defect.as_str(), planted)))
-        {
-            args.extend(["--defect".to_owned(), defect.clone()]);
-        }
         self.spawn(context, program, service, args, env).await
     }
 
@@ -297,9 +289,17 @@ impl Embedded {
         context: &mut Context<'_>,
         program: &str,
         service: &str,
-        args: Vec<String>,
+        mut args: Vec<String>,
         env: BTreeMap<String, String>,
     ) -> Result<(), RunnerError> {
+        // A planted defect of a participant sits in its first process.
+        let planted = service.strip_suffix("-0").filter(|host| host.starts_with("host-")).unwrap_or(service);
+        if let Some(defect) = &self.choice.defect
+            && (DEFECTS.contains(&(defect.as_str(), service))
+                || DEFECTS.contains(&(defect.as_str(), planted)))
+        {
+            args.extend(["--defect".to_owned(), defect.clone()]);
+        }
         let spawn = launch::child(context, program, service, args, env);
         self.services.push(spawn.clone());
         launch::spawn(context, spawn).await

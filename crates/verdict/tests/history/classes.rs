@@ -1,14 +1,12 @@
 //! The class of a request: each client class, hit or not, expected or not.
 
-mod support;
-
+use crate::support::catalogue::http_error;
+use crate::support::{Files, good};
 use evidence::record::ClientClass;
 use scenario::fault::RequestClass::{
     Cancelled, Dropped, ExpectedFailure, MaskedFault, NotOffered, Rejected, Success, UnexpectedFailure,
 };
 use scenario::fault::{Because, Expect, RequestClass};
-use support::catalogue::http_error;
-use support::{Files, good};
 use verdict::classify::Decided;
 
 /// Client class, class when nothing hit it, class when a hit was declared to fail, reason when nothing hit it.
@@ -73,7 +71,7 @@ fn every_client_class_has_its_class() {
 fn an_error_status_before_acceptance_is_a_rejection() {
     let mut files = good();
     let index = files.untouched(false, 0);
-    support::catalogue::refused(&mut files, index);
+    crate::support::catalogue::refused(&mut files, index);
     let found = decided(&files, index);
     assert_eq!((found.class, found.because, found.allowed), (Rejected, Some(Because::Overloaded), false));
     assert!(!found.touched);

@@ -1,14 +1,12 @@
 //! Named rules: each quirk passes with its rule, says where it was used, and is a fail with `--no-rule`.
 
-mod support;
-
+use crate::support::catalogue::{http_error, without_tx};
+use crate::support::{Files, good};
 use evidence::assertion::{AssertionId, Status};
 use evidence::exit::Outcome;
 use evidence::record::ClientClass;
 use evidence::snapshot::Moment;
 use scenario::fault::{Because, DapiCall, DapiFault, Expect, FaultAction, Place, RequestClass};
-use support::catalogue::{http_error, without_tx};
-use support::{Files, good};
 use verdict::rules::{ALL, CACHED_NODE, GHOST, PREPARE_FAILURE, Rule, SPLIT_ID, UNLOADED};
 
 /// A quirk, the rule that excuses it, and what fires without the rule.
@@ -84,11 +82,11 @@ fn prepare_failure(files: &mut Files) {
         ending: None,
         status: Some(502),
     };
-    files.run.resolved.scenario.actions = vec![scenario::model::Action {
+    files.acted(scenario::model::Action {
         after: scenario::model::Trigger::Requests(10),
         action: scenario::model::ServiceAction::Deactivate(1),
         expect: vec![allowed],
-    }];
+    });
 }
 
 /// Accounting knows the request by another id.

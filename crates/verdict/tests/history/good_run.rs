@@ -1,10 +1,8 @@
 //! The control: a good run passes, everything was looked at, and judging it again gives the same bytes.
 
-mod support;
-
+use crate::support::{Files, good};
 use evidence::assertion::{AssertionId, Status};
 use evidence::exit::Outcome;
-use support::{Files, good};
 
 #[test]
 fn a_good_run_passes_and_every_assertion_looked() {
@@ -52,7 +50,8 @@ const COUNTS: &[(&str, u64)] = &[
 #[test]
 fn judging_twice_gives_the_same_bytes() {
     let base = good().write();
-    let bytes = || serde_json::to_vec(&support::judge_in(base.path()).assertions).expect("assertions.json");
+    let bytes =
+        || serde_json::to_vec(&crate::support::judge_in(base.path()).assertions).expect("assertions.json");
     assert_eq!(bytes(), bytes());
 }
 

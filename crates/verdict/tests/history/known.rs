@@ -1,13 +1,11 @@
 //! Known findings: they stay a fail, expire, go, and are accepted only when nothing is new beside them.
 
-mod support;
-
+use crate::support::catalogue::{account, http_error};
+use crate::support::{Files, good};
 use evidence::assertion::Assertions;
 use evidence::event::EventKind;
 use evidence::exit::Outcome;
 use evidence::known::{KnownReport, KnownState};
-use support::catalogue::{account, http_error};
-use support::{Files, good};
 use verdict::known::{compare, outcome_without, parse};
 
 const TODAY: &str = "2026-06-15";

@@ -1,11 +1,10 @@
 //! Damaged evidence: absent, cut, corrupt, newer, with lines lost, doubled or shuffled. Never a pass when something
 //! that is needed is gone, never a fail that damage made, never a panic.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::{MOMENTS, RUN_ID, good, judge_in, snapshot_name};
 use evidence::assertion::Status;
 use evidence::exit::Outcome;
 use evidence::rundir::{
@@ -13,7 +12,6 @@ use evidence::rundir::{
     REQUESTS, RUN, RunReader,
 };
 use proptest::prelude::*;
-use support::{MOMENTS, RUN_ID, good, judge_in, snapshot_name};
 use verdict::judge::judge;
 
 const LINES: [&str; 10] =
@@ -157,6 +155,32 @@ fn a_runner_that_was_killed_leaves_unknown_and_no_fail() {
     keep(&dir.join(EVENTS), |at, _| at <= until);
     let assertions = judge_in(base.path()).assertions;
     assert_eq!(assertions.verdict, Outcome::Unknown, "{:?}", verdict::judge::reasons(&assertions));
+}
+
+#[test]
+fn a_run_of_no_requests_shows_nothing() {
+    let files = crate::support::story::of(0);
+    let assertions = files.judge().assertions;
+    assert_eq!(assertions.verdict, Outcome::Unknown, "{:?}", verdict::judge::reasons(&assertions));
+}
+
+#[test]
+fn a_second_run_of_the_same_id_is_refused_and_changes_nothing() {
+    let base = good().write();
+    let before = fs::read(base.path().join(RUN_ID).join(REQUESTS)).expect("a file of the run");
+    assert!(evidence::rundir::RunDir::create(base.path(), RUN_ID).is_err());
+    assert_eq!(fs::read(base.path().join(RUN_ID).join(REQUESTS)).expect("a file of the run"), before);
+}
+
+/// Lines that a file lost at its beginning, as when it is rotated in the middle of a run.
+#[test]
+fn a_rotated_file_is_never_a_pass() {
+    for name in LINES {
+        let (verdict, reasons) = after(name, |path| keep(path, |at, _| at >= 3));
+        let wanted = if name == REQUESTS { Outcome::Fail } else { Outcome::Unknown };
+        // Three drain samples of four are gone: too few are left to show that it was quiet.
+        assert_eq!(verdict, wanted, "{name}: {reasons:?}");
+    }
 }
 
 /// Keeps some lines of a file.

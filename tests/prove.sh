@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# The parts of `make prove` that are counted runs, each callable alone, and the page that they make.
+#   tests/prove.sh aa RUNS BIN         healthy runs over all scenarios, every one with another seed: no A-fail
+#   tests/prove.sh pressure RUNS BIN   the same beside busy loops and a disk writer: pass, invalid or unknown, no fail
+#   tests/prove.sh selftest BIN        every planted defect and every sabotage; writes selftest/matrix.json
+#   tests/prove.sh kill                the whole kill matrix
+#   tests/prove.sh mutants             cargo-mutants over crates/verdict, where it is installed
+#   tests/prove.sh page                docs/proof.md from what the parts left in target/proof
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=target/proof
+mkdir -p "$out"
+
+commit() { git describe --always --dirty --abbrev=12; }
+
+# Leaves one row of the page.
+row() { # part, what was run, result
+  printf '| %s | %s | %s | `%s` | %s |\n' "$1" "$2" "$3" "$(commit)" "$(date -u +%Y-%m-%d)" >"$out/$1.row"
+  printf '%s: %s: %s\n' "$1" "$2" "$3"
+}
+
+# Healthy runs one after another; counts how they ended and keeps the directories of those that failed.
+runs() { # part, count, folder of the programs
+  local part=$1 count=$2 bin=$3 results ended list total=0
+  results=$(mktemp -d)
+  declare -A ended=()
+  local files=(scenarios/*.yaml)
+  for ((number = 0; number < count; number++)); do
+    local file=${files[number % ${#files[@]}]} seed=$((1000 + number * 7919)) code=0
+    "$bin/runner" run "$file" --seed "$seed" --quiet --results "$results" >"$out/$part.last" 2>&1 || code=$?
+    ended[$code]=$((${ended[$code]:-0} + 1))
+    total=$((total + 1))
+    if [ "$code" = 1 ] || [ "$code" = 70 ]; then
+      echo "$part: $file --seed $seed ended with $code" | tee -a "$out/$part.failed"
+      mkdir -p "$out/failed" && cp -r "$results"/* "$out/failed/"
+    elif [ "$code" != 0 ]; then
+      echo "$part: $file --seed $seed ended with $code: $(grep -m1 -E 'unknown|invalid|found' "$out/$part.last" || true)"
+    fi
+    rm -rf "${results:?}"/*
+  done
+  rm -rf "$results"
+  list="pass ${ended[0]:-0}, fail ${ended[1]:-0}, invalid ${ended[3]:-0}, unknown ${ended[4]:-0}"
+  list+=", environment ${ended[5]:-0}, internal ${ended[70]:-0}"
+  row "$part" "$total runs over $((total < ${#files[@]} ? total : ${#files[@]})) of ${#files[@]} scenarios" "$list"
+  [ "${ended[1]:-0}" = 0 ] && [ "${ended[70]:-0}" = 0 ]
+}
+
+case "${1:-}" in
+aa) runs aa "$2" "$3" ;;
+pressure)
+  neighbours=()
+  trap 'kill "${neighbours[@]}" 2>/dev/null || true; rm -f "$out/disk"' EXIT
+  for _ in $(seq $(($(nproc) * 2))); do
+    sh -c 'while :; do :; done' &
+    neighbours+=($!)
+  done
+  (while :; do dd if=/dev/zero of="$out/disk" bs=1M count=256 conv=fsync status=none; done) &
+  neighbours+=($!)
+  runs pressure "$2" "$3"
+  ;;
+selftest)
+  code=0
+  "$2/runner" selftest --layer M,B --matrix selftest/matrix.json --results target/proof/selftest | tee "$out/selftest.log" ||
+    code=$?
+  row selftest "every planted defect and sabotage" "$(tail -n 1 "$out/selftest.log")"
+  exit "$code"
+  ;;
+kill)
+  ${CARGO:-cargo} test --locked --workspace --test lifecycle -- --include-ignored 2>&1 | tee "$out/kill.log"
+  row kill "the kill matrix (tests/tests/lifecycle.rs)" "$(grep -m1 '^test result' "$out/kill.log")"
+  ;;
+mutants)
+  if ${CARGO:-cargo} mutants --version >/dev/null 2>&1; then
+    ${CARGO:-cargo} mutants --package verdict --output "$out" 2>&1 | tee "$out/mutants.log" || true
+    row mutants "cargo-mutants over crates/verdict" "$(tail -n 1 "$out/mutants.log")"
+  else
+    row mutants "cargo-mutants over crates/verdict" "NOT RUN: cargo-mutants is not installed"
+  fi
+  ;;
+page)
+  {
+    echo "# Proof"
+    echo
+    echo "Written by \`make prove\` (\`tests/prove.sh page\`) from what each part left behind. Each row has its own commit: a part"
+    echo "that was not run again keeps the row of its last run. What is no row was not run."
+    echo
+    echo "Machine of the last run: $(nproc) cores, $(($(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo) / 1048576)) GB, $(uname -sr)."
+    echo
+    echo "| Part | What was run | Result | Commit | Day |"
+    echo "|---|---|---|---|---|"
+    cat "$out"/*.row
+    echo
+    echo "Parts, each callable alone: \`make prove-aa RUNS=200\`, \`make prove-pressure RUNS=50\`, \`make prove-selftest\`,"
+    echo "\`make prove-kill\`, \`make prove-mutants\`, \`make prove-tests\`. With no fail in n healthy runs the rate of false alarms is"
+    echo "below 3/n (95 %, rule of three): 1.5 % after 200."
+  } >docs/proof.md
+  ;;
+*)
+  sed -n '2,8p' "$0" >&2
+  exit 2
+  ;;
+esac
