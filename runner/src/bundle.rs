@@ -8,12 +8,14 @@ use evidence::EVIDENCE_VERSION;
 use evidence::bundle::{Bundle, FailedAssertion, LogSlice, Query};
 use evidence::event::EventKind;
 use evidence::names::file_stem;
+use evidence::run::RunInfo;
 use evidence::rundir::{FAILURES, LOGS, RunDir};
 use serde_json::{Value, json};
 use verdict::judge::{Failure, Judgement};
 
 use crate::error::RunnerError;
 use crate::stack::compose::observe::{Observed, RESULT};
+use crate::stack::real::DEVSHARD;
 
 mod details;
 mod walk;
@@ -54,10 +56,11 @@ pub fn write_all(dir: &RunDir, judged: &Judgement) -> Result<(), RunnerError> {
     first_error.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// The command that replays a failure.
+/// The command that replays a failure. Where the user's programs are is not kept: a path tells about the machine.
 #[must_use]
-pub fn repro_command(run_id: &str, key: &str) -> String {
-    format!("runner repro {run_id} {key}")
+pub fn repro_command(run: &RunInfo, key: &str) -> String {
+    let theirs = if run.stack.devshard == DEVSHARD { " --devshard-bin DIR" } else { "" };
+    format!("runner repro {} {key}{theirs}", run.run_id)
 }
 
 /// One failure and what evidence says about it.
@@ -147,7 +150,7 @@ fn bundle(
         events: events(judged),
         logs,
         queries: ["logs", "metrics", "traces"].map(|what| query(what, observed, subject)).to_vec(),
-        repro: repro_command(&evidence.run.run_id, key),
+        repro: repro_command(&evidence.run, key),
     }
 }
 

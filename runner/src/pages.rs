@@ -58,7 +58,7 @@ fn failure_line(judged: &Judgement, failure: &Failure) -> FailureLine {
         file: format!("{FAILURES}/{}.json", file_stem(key)),
         class: class.map(word),
         found: found.collect(),
-        repro: crate::bundle::repro_command(&judged.evidence.run.run_id, key),
+        repro: crate::bundle::repro_command(&judged.evidence.run, key),
     }
 }
 

@@ -8,7 +8,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use support::{Run, ml_5xx, processes_of, root, with};
+use support::{Run, json, lines, ml_5xx, processes_of, root, runner, with, with_status};
 
 /// Variable that names a folder with real builds.
 const REAL_BIN: &str = "DEVSHARD_BIN";
@@ -55,7 +55,124 @@ fn a_program_that_never_answers_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), "devshardctl", "#!/bin/sh\nexit 1\n", 0o755);
     write(dir.path(), "devshardd", &host("echo waiting for nothing; exec sleep 600"), 0o755);
-    refused(dir.path(), &["host-0 did not answer", "listens on no port", "waiting for nothing"]);
+    refused(dir.path(), &["host-0 did not answer", "accepts no connection", "waiting for nothing"]);
+}
+
+/// How a finding shows.
+enum Sign {
+    /// These assertions fail.
+    Fails(&'static [&'static str]),
+    /// A named rule or an information tells it: assertion and name.
+    Told(&'static str, &'static str),
+    /// A client saw this class of answer, and nothing fails.
+    Client(&'static str),
+}
+
+/// What a run of the July build must show (design, page of July findings).
+struct Finding {
+    number: &'static str,
+    scenario: &'static str,
+    sign: Sign,
+}
+
+const fn finding(number: &'static str, scenario: &'static str, sign: Sign) -> Finding {
+    Finding { number, scenario, sign }
+}
+
+/// Found within some minutes each.
+const SHORT: [Finding; 6] = [
+    finding("J1", "j1-truncated-stream", Sign::Fails(&["A2", "A3"])),
+    finding("J2", "j2-truncated-replay", Sign::Fails(&["A3", "A10"])),
+    finding("J6", "j6-late-error", Sign::Fails(&["A8", "T"])),
+    finding("J10", "j10-ghosts", Sign::Told("A6", "ghost")),
+    finding("J17", "j17-cancel-runs-on", Sign::Told("A11", "work-after-cancel")),
+    finding("J20", "normal-load", Sign::Told("A10", "july-id-split")),
+];
+/// These wait for the protocol's timeouts of 20 minutes.
+const LONG: [Finding; 3] = [
+    finding("J3", "j3-finish-elsewhere", Sign::Fails(&["A11"])),
+    finding("J7", "j7-started-for-ever", Sign::Fails(&["A6"])),
+    finding("J19", "j19-host-killed", Sign::Client("in-band-error")),
+];
+
+impl Finding {
+    /// Runs its scenario and says whether the build shows it. A build without the fault is no failure of the test; a
+    /// fail without a bundle that can be judged again is.
+    fn look(&self, folder: &str) {
+        let text =
+            std::fs::read_to_string(root().join(format!("tests/real/{}.yaml", self.scenario))).unwrap();
+        let run = Run::of(&text, &["--devshard-bin", folder]);
+        let assertions = run.json("assertions.json");
+        assert!([0, 1, 4].contains(&run.code()), "{}: {}", self.scenario, run.text());
+        let failed = with_status(&assertions, "fail");
+        let found = match self.sign {
+            Sign::Fails(all) => all.iter().all(|wanted| failed.iter().any(|failed| failed == wanted)),
+            Sign::Told(assertion, name) => told(&assertions, assertion, name),
+            Sign::Client(class) => {
+                let records = lines(&run.dir().join("requests.jsonl"));
+                failed.is_empty() && records.iter().any(|record| record["client_class"] == class)
+            }
+        };
+        let words = if found { "found" } else { "not found on this build" };
+        println!("{} by {}: {words}; fails: {}", self.number, self.scenario, failed.join(" "));
+        if found && !failed.is_empty() {
+            again(&run);
+        }
+    }
+}
+
+/// Whether an assertion names a rule or an information.
+fn told(assertions: &serde_json::Value, assertion: &str, name: &str) -> bool {
+    let results = assertions["results"].as_array().unwrap().iter();
+    let mut of = results.filter(|result| result["id"] == assertion);
+    of.any(|result| {
+        let entries = [("rules", "rule"), ("information", "name")];
+        entries.iter().any(|(list, key)| {
+            result[*list].as_array().is_some_and(|entries| entries.iter().any(|entry| entry[*key] == name))
+        })
+    })
+}
+
+/// Every failure has its bundle, and the first one fires again from stored evidence.
+fn again(run: &Run) {
+    let dir = run.dir();
+    let mut bundles: Vec<String> = std::fs::read_dir(dir.join("failures"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".json"))
+        .collect();
+    bundles.sort_unstable();
+    let bundle = json(&dir.join("failures").join(bundles.last().expect("a failed run has bundles")));
+    assert!(bundle["repro"].as_str().unwrap().contains("--devshard-bin"), "{bundle}");
+    let output = runner()
+        .args(["repro", &dir.file_name().unwrap().to_string_lossy(), bundle["failure"].as_str().unwrap()])
+        .args(["--analysis-only", "--results"])
+        .arg(run.results.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn real_builds_show_what_july_does_wrong() {
+    let Some(folder) = real_builds() else { return };
+    SHORT.iter().for_each(|finding| finding.look(&folder));
+}
+
+#[test]
+#[ignore = "make prove: each waits for timeouts of 20 minutes"]
+fn real_builds_show_what_takes_twenty_minutes() {
+    let Some(folder) = real_builds() else { return };
+    LONG.iter().for_each(|finding| finding.look(&folder));
+}
+
+/// The folder with real builds, if there is one.
+fn real_builds() -> Option<String> {
+    let folder = std::env::var(REAL_BIN).ok().filter(|folder| !folder.is_empty());
+    if folder.is_none() {
+        println!("skipped: {REAL_BIN} names no folder with devshardctl and devshardd");
+    }
+    folder
 }
 
 /// Runs one scenario against real builds and prints what it gave. A fail is no failure of the test: telling what the
@@ -75,10 +192,7 @@ fn judged(name: &str, participants: u32, folder: &str) {
 
 #[test]
 fn real_builds_are_judged_in_single_and_three_participant_mode() {
-    let Some(folder) = std::env::var(REAL_BIN).ok().filter(|folder| !folder.is_empty()) else {
-        println!("skipped: {REAL_BIN} names no folder with devshardctl and devshardd");
-        return;
-    };
+    let Some(folder) = real_builds() else { return };
     for name in SCENARIOS {
         for participants in [1, 3] {
             judged(name, participants, &folder);

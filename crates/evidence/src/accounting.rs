@@ -62,6 +62,8 @@ pub enum JoinWay {
     HostLog,
     /// The gateway's log line for a nonce of the request gave its id in accounting.
     GatewayLog,
+    /// The gateway's perf database gave its id in accounting for a nonce of the request.
+    PerfDatabase,
 }
 
 /// A node call of a request, in short; the whole one is in `faults/node-calls.jsonl`.

@@ -53,6 +53,13 @@ pub const SIGNALS: &[Signal] = &[
         rule: "contract gateway 6.6",
     },
     Signal {
+        name: "gateway_races_open",
+        meaning: "races begun and not settled: attempts are over, a protocol timeout still runs for one of them",
+        source: "gateway /metrics devshard_speculative_decisions_total minus devshard_gateway_requests_total of \
+                 outcome success and failed, at least 0",
+        rule: "contract gateway 5.2 and 7, measured on July builds",
+    },
+    Signal {
         name: "host_inflight_requests",
         meaning: "chat handlers running on hosts (absent = 0)",
         source: "host /metrics devshard_inflight{stage=\"request\"}, summed",

@@ -374,9 +374,8 @@ impl JoinedRows {
             accepted: line.accepted,
             cached: line.cached,
             completed: row.is_some_and(|row| row.completed_at.is_some()),
-            split: [JoinWay::ResponseRequestId, JoinWay::GatewayLog]
-                .iter()
-                .all(|way| line.ways.contains(way)),
+            split: line.ways.contains(&JoinWay::ResponseRequestId)
+                && line.ways.iter().any(|way| matches!(way, JoinWay::GatewayLog | JoinWay::PerfDatabase)),
         };
         let attempt =
             |part: &AttemptPart| Attempt { nonce: part.nonce, host_idx: part.host_idx, winner: part.winner };

@@ -48,8 +48,9 @@ pub const PREPARE_FAILURE: Rule = Rule {
 pub const SPLIT_ID: Rule = Rule {
     name: "july-id-split",
     excuses: &[AssertionId::A10],
-    meaning: "accounting knows the request by an id of its own, which the gateway's log joins to the nonce",
-    source: "contract gateway 5.4",
+    meaning: "accounting knows the request by an id of its own, which the gateway's log or its perf database joins to \
+              the nonce",
+    source: "contract gateway 3.1 and 3.3",
 };
 
 /// A runtime that is gone after finalize or a planned deactivation.

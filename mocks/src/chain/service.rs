@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use scenario::control::{ChainEscrow, ChainGrant, ChainParams};
 use tonic::{Request, Response, Status};
+use wire::keys::Address;
 use wire::proto::abci::{Event, EventAttribute, TxResponse};
 use wire::proto::auth::query_server::Query as AuthQuery;
 use wire::proto::auth::{BaseAccount, QueryAccountRequest, QueryAccountResponse};
@@ -189,8 +190,8 @@ impl AuthQuery for Service {
     ) -> Result<Response<QueryAccountResponse>, Status> {
         let address = request.into_inner().address;
         let mut call = Call::open(&self.shared, "Account", &address).await?;
-        if address.is_empty() || address.len() > 100 {
-            return call.refuse(Status::invalid_argument("an account address has 1 to 100 characters"));
+        if Address::parse(&address).is_err() {
+            return call.refuse(Status::invalid_argument("this is no account address"));
         }
         let account = self.shared.core().ledger.account(&address).cloned();
         let Some(account) = account else {

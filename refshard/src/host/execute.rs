@@ -245,7 +245,12 @@ async fn relay(
     if streamed && status.is_success() {
         return relay_stream(response, StreamReader::new(id.to_owned(), personality), frames, relayed).await;
     }
-    let bytes = read_body(response, ANSWER_MAX).await?;
+    // A body that ends early is a document that can't be read, not a lost connection (July build, host metrics).
+    let unreadable = |error| match error {
+        AnswerError::Truncated(why) => AnswerError::Malformed(why.to_owned()),
+        other => other,
+    };
+    let bytes = read_body(response, ANSWER_MAX).await.map_err(unreadable)?;
     let answer = if status.is_success() {
         read_json(&bytes, id, personality)
     } else {

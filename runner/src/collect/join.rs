@@ -2,7 +2,7 @@
 //!
 //! Primary way: marker → node call → `seed` = nonce, with the escrow from `X-Devshard-Id`, else from the terminal log
 //! line of the host that made the call (found by the call's `X-Request-Id`). The accounting row is found by the
-//! answer's `X-Request-Id`, else by the gateway's log line that names request, escrow and nonce.
+//! answer's `X-Request-Id`, else by the id that the gateway's log, or its perf database, has for escrow and nonce.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,7 +19,7 @@ use scenario::fault::{CallKind, DapiCall};
 use serde_json::Value;
 
 use super::ask::bound;
-use super::{Missed, Surfaces};
+use super::{Missed, Surfaces, perf};
 
 /// Accounting lookups at the same time.
 const LOOKUPS_AT_ONCE: usize = 16;
@@ -39,6 +39,8 @@ pub struct JoinInput {
     pub dapi: Vec<DapiCallRecord>,
     /// Text of the gateway's log.
     pub gateway_log: String,
+    /// Accounting ids by escrow and nonce, as the gateway's perf database has them.
+    pub perf: perf::Ids,
     /// Text of all host logs.
     pub host_logs: String,
     /// Status after sync, by escrow and nonce.
@@ -65,6 +67,7 @@ impl JoinInput {
             calls: all::<NodeCall>(&reader, NODE_CALLS),
             dapi: all(&reader, DAPI_CALLS),
             gateway_log: String::new(),
+            perf: perf::Ids::new(),
             host_logs: String::new(),
             statuses: statuses(&reader),
         };
@@ -97,12 +100,19 @@ struct Found {
     joined: JoinedRequest,
     /// Escrow and request id under which its row is looked for.
     lookup: Option<(String, String)>,
-    /// The id that the gateway's log has for one of its nonces: July keeps rows under ids of its own.
-    logged: Option<String>,
+    /// The id that the gateway's own records have for one of its nonces, and which records: July keeps rows under ids
+    /// that no answer names.
+    recorded: Option<(String, JoinWay)>,
 }
 
 /// Joins all requests; accounting rows are read from the gateway.
-pub async fn join(surfaces: &Surfaces, input: &JoinInput) -> Vec<JoinedRequest> {
+pub async fn join(surfaces: &Surfaces, mut input: JoinInput) -> Vec<JoinedRequest> {
+    let unread = match &surfaces.perf_db {
+        // Builds that join ids themselves keep no such database: nothing is lost then.
+        Some(path) if path.exists() => perf::ids(path).map(|ids| input.perf = ids).err(),
+        _ => None,
+    };
+    let input = &input;
     let mut found = walk(input);
     let lookups = found.iter().enumerate().filter_map(|(at, f)| Some((at, f.lookup.clone()?)));
     let mut rows = read_rows(surfaces, lookups.collect()).await;
@@ -112,13 +122,18 @@ pub async fn join(surfaces: &Surfaces, input: &JoinInput) -> Vec<JoinedRequest> 
         .filter(|(at, _)| rows.get(at).is_some_and(Result::is_err))
         .filter_map(|(at, f)| {
             let (escrow, id) = f.lookup.clone()?;
-            let logged = f.logged.clone().filter(|logged| *logged != id)?;
-            Some((at, (escrow, logged)))
+            let (recorded, _) = f.recorded.clone().filter(|(recorded, _)| *recorded != id)?;
+            Some((at, (escrow, recorded)))
         })
         .collect();
     for (at, row) in read_rows(surfaces, split).await.into_iter().filter(|(_, row)| row.is_ok()) {
-        found[at].joined.ways.push(JoinWay::GatewayLog);
+        let found = &mut found[at];
+        found.joined.ways.extend(found.recorded.as_ref().map(|(_, way)| *way));
         rows.insert(at, row);
+    }
+    if let Some(why) = unread {
+        let without = found.iter_mut().enumerate().filter(|(at, _)| !rows.get(at).is_some_and(Result::is_ok));
+        without.for_each(|(_, f)| f.joined.missing.push(format!("perf database: {why}")));
     }
     repeated(&mut found, &rows, input);
     found.into_iter().enumerate().map(|(at, f)| finish(f, rows.get(&at), &input.statuses)).collect()
@@ -233,22 +248,22 @@ fn one(
     if escrow.is_some() && !nonces.is_empty() {
         ways.push(JoinWay::SeedNonce);
     }
-    let of_nonce =
-        |escrow: &String| nonces.iter().find_map(|nonce| gateway.get(&(escrow.clone(), *nonce)).cloned());
-    let logged = escrow.as_ref().and_then(of_nonce);
+    let recorded = escrow.as_ref().and_then(|escrow| recorded_id(escrow, &nonces, gateway, &input.perf));
     let mut request = record.response_request_id.clone();
     if request.is_some() {
         ways.push(JoinWay::ResponseRequestId);
-    } else if logged.is_some() {
-        ways.push(JoinWay::GatewayLog);
-        request.clone_from(&logged);
+    } else if let Some((id, way)) = &recorded {
+        ways.push(*way);
+        request = Some(id.clone());
     }
     let accepted = accepted(record, !own.is_empty());
     if accepted && escrow.is_none() {
         missing.push("escrow: no X-Devshard-Id and no host log line for its node calls".to_owned());
     }
     if accepted && request.is_none() {
-        missing.push("accounting id: no X-Request-Id and no gateway log line for its nonces".to_owned());
+        let text =
+            "accounting id: no X-Request-Id, and neither gateway log nor perf database names its nonces";
+        missing.push(text.to_owned());
     }
     let lookup = if accepted { escrow.clone().zip(request) } else { None };
     let joined = JoinedRequest {
@@ -264,7 +279,21 @@ fn one(
         ways,
         missing,
     };
-    Found { joined, lookup, logged }
+    Found { joined, lookup, recorded }
+}
+
+/// The accounting id that the gateway's log has for one of these nonces, else the one of its perf database.
+fn recorded_id(
+    escrow: &str,
+    nonces: &[u64],
+    log: &HashMap<(String, u64), String>,
+    perf: &perf::Ids,
+) -> Option<(String, JoinWay)> {
+    let of = |ids: &HashMap<(String, u64), String>| {
+        nonces.iter().find_map(|nonce| ids.get(&(escrow.to_owned(), *nonce)).cloned())
+    };
+    let logged = of(log).map(|id| (id, JoinWay::GatewayLog));
+    logged.or_else(|| of(perf).map(|id| (id, JoinWay::PerfDatabase)))
 }
 
 /// A repeated body that missed the cache ran a race of its own, and its calls carry the marker of the request that it
@@ -440,6 +469,27 @@ mod tests {
         assert_eq!(found[0].joined.calls.len(), 1, "another salt is another run");
         assert!(found[0].joined.accepted);
         assert!(found[0].joined.ways.contains(&JoinWay::HostLog));
+    }
+
+    #[test]
+    fn the_perf_database_names_what_the_log_has_lost() {
+        let mut record = RequestRecord::blank(0, RequestId::from_text("s-1-000000"), true);
+        record.response_devshard_id = Some("3".to_owned());
+        record.response_request_id = Some("req-a".to_owned());
+        record.status = Some(200);
+        let mut input = JoinInput {
+            salt: "salt".to_owned(),
+            records: vec![record],
+            calls: vec![call("s-1-000000", "node-a", 7, "salt")],
+            perf: perf::Ids::from([(("3".to_owned(), 7), "req-b".to_owned())]),
+            ..JoinInput::default()
+        };
+        assert_eq!(walk(&input)[0].recorded, Some(("req-b".to_owned(), JoinWay::PerfDatabase)));
+        input.gateway_log = "x request=req-c stage=prepared escrow=3 nonce=7 host=1\n".to_owned();
+        assert_eq!(walk(&input)[0].recorded, Some(("req-c".to_owned(), JoinWay::GatewayLog)));
+        input.perf = perf::Ids::from([(("4".to_owned(), 7), "req-b".to_owned())]);
+        input.gateway_log.clear();
+        assert_eq!(walk(&input)[0].recorded, None, "a nonce is unique only within its escrow");
     }
 
     #[test]

@@ -10,8 +10,10 @@ pub mod join;
 pub mod leases;
 pub mod metrics;
 pub mod mocks;
+pub mod perf;
 pub mod snapshot;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,12 +36,14 @@ pub struct Surfaces {
     pub admin_key: String,
     /// Host base URLs by service, in host order, with the participant's address.
     pub hosts: Vec<HostSurface>,
-    /// Path prefix of sessions on hosts, for example `/devshard/v2`.
+    /// Path prefix of sessions on hosts, for example `/devshard/v2`; empty for bare hosts.
     pub session_prefix: String,
     /// Escrows of this run.
     pub escrows: Escrows,
     /// Length of the plan: some answers grow with it, and so do their bounds.
     pub requests_max: u64,
+    /// Where a gateway on this machine keeps its perf database, if it may have one (contract gateway 1.4).
+    pub perf_db: Option<PathBuf>,
 }
 
 /// Escrow ids in the order in which they became known: those of the start, then those that were opened later.

@@ -246,6 +246,11 @@ pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
     };
     let started = gateway_sum("devshard_gateway_attempts_started_total");
     let terminal = gateway_sum("devshard_gateway_attempts_terminal_total");
+    let begun = gateway_sum("devshard_speculative_decisions_total");
+    let settled = gateway.as_ref().map(|one| {
+        let of = |outcome| sum(one, "devshard_gateway_requests_total", &[outcome]);
+        of("outcome=\"success\"") + of("outcome=\"failed\"")
+    });
     SIGNALS
         .iter()
         .map(|signal| {
@@ -253,6 +258,8 @@ pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
                 "gateway_active_requests" => gateway_sum("devshard_runtime_active_requests"),
                 "gateway_inflight_requests" => gateway_sum("devshard_gateway_inflight_requests"),
                 "gateway_attempts_open" => started.zip(terminal).map(|(s, t)| s - t),
+                // A race that could not be prepared is settled without a decision.
+                "gateway_races_open" => begun.zip(settled).map(|(begun, settled)| (begun - settled).max(0.0)),
                 "host_inflight_requests" => host_sum("devshard_inflight", &["stage=\"request\""]),
                 "host_validation_queue" => host_sum("devshard_validation_queue_depth", &[]),
                 "node_active_calls" => node_sum(|counters| counters.active),

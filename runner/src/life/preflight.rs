@@ -133,7 +133,7 @@ pub fn checks(resolved: &Resolved, machine: &Machine) -> Vec<Check> {
             disk,
             "free some or give another --results",
         ),
-        host_rate(resolved, concurrency),
+        host_rate(resolved),
         cores,
         clock,
     ]
@@ -150,7 +150,9 @@ fn concurrency_max(resolved: &Resolved) -> u64 {
 /// A real host takes so many requests a second of one escrow; beyond, it answers 429 and is quarantined by the gateway
 /// for an hour, and every later request fails (contract gateway 0.16, hosts 3). How fast the plan can become is known
 /// from the profiles: no request is shorter than its node's shortest answer.
-fn host_rate(resolved: &Resolved, concurrency: u64) -> Check {
+#[must_use]
+pub fn host_rate(resolved: &Resolved) -> Check {
+    let concurrency = concurrency_max(resolved);
     let devshard = &resolved.scenario.devshard;
     let (escrows, hosts) = (u64::from(devshard.escrows), u64::from(devshard.participants));
     let limit = escrows.saturating_mul(hosts).saturating_mul(HOST_RATE_MAX);

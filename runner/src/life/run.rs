@@ -320,7 +320,7 @@ impl Stage<'_> {
     async fn join(&self, context: &mut Context<'_>, logs: &mut MockLogs) -> Result<(), RunnerError> {
         context.dispatcher.through(logs.read(&self.running.mocks)).await??;
         let input = JoinInput::read(context.dir, &self.prepared.info);
-        let joining = crate::collect::join::join(&self.running.surfaces, &input);
+        let joining = crate::collect::join::join(&self.running.surfaces, input);
         let joined = context.dispatcher.through(joining).await?;
         let mut out = context.dir.append(evidence::rundir::ACCOUNTING)?;
         for line in &joined {

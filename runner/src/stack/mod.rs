@@ -7,7 +7,9 @@
 
 pub mod compose;
 pub mod embedded;
+pub mod fleet;
 pub mod launch;
+pub mod mocks;
 pub mod ports;
 pub mod postgres;
 pub mod programs;

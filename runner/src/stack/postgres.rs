@@ -153,6 +153,34 @@ impl Databases {
         }
     }
 
+    /// The `PG*` variables with which a program of others reaches the database of a participant; empty when it has
+    /// none.
+    #[must_use]
+    pub fn variables(&self, host: &str) -> BTreeMap<String, String> {
+        let end = format!("_{}", host.replace('-', "_"));
+        let Some(name) = self.names.iter().find(|name| name.ends_with(&end)) else { return BTreeMap::new() };
+        let mut variables = self.connection();
+        variables.push(("PGDATABASE", name.clone()));
+        // Sockets and loopback need no encryption, and a private server offers none.
+        variables.push(("PGSSLMODE", "prefer".to_owned()));
+        variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// The `PG*` variables of the server.
+    fn connection(&self) -> Vec<(&'static str, String)> {
+        match &self.source {
+            Source::Installed(_) => {
+                vec![("PGHOST", self.socket.display().to_string()), ("PGUSER", USER.to_owned())]
+            }
+            Source::Server { host, port, user, password } => {
+                let mut variables =
+                    vec![("PGHOST", host.clone()), ("PGPORT", port.clone()), ("PGUSER", user.clone())];
+                variables.extend(password.clone().map(|password| ("PGPASSWORD", password)));
+                variables
+            }
+        }
+    }
+
     /// What must not reach a file.
     #[must_use]
     pub fn secrets(source: &Source) -> Vec<String> {
@@ -182,23 +210,13 @@ impl Databases {
     }
 
     async fn psql(&self, statement: &str) -> Result<(), String> {
-        let (program, variables) = match &self.source {
-            Source::Installed(folder) => {
-                let own = folder.join("psql");
-                let program = if own.is_file() { own } else { PathBuf::from("psql") };
-                let socket = self.socket.display().to_string();
-                (program, vec![("PGHOST", socket), ("PGUSER", USER.to_owned())])
-            }
-            Source::Server { host, port, user, password } => {
-                let mut variables =
-                    vec![("PGHOST", host.clone()), ("PGPORT", port.clone()), ("PGUSER", user.clone())];
-                variables.extend(password.clone().map(|password| ("PGPASSWORD", password)));
-                (PathBuf::from("psql"), variables)
-            }
+        let program = match &self.source {
+            Source::Installed(folder) if folder.join("psql").is_file() => folder.join("psql"),
+            Source::Installed(_) | Source::Server { .. } => PathBuf::from("psql"),
         };
         let call = tokio::process::Command::new(&program)
             .args(["--no-psqlrc", "--quiet", "--dbname=postgres", "--command", statement])
-            .envs(variables)
+            .envs(self.connection())
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .output();

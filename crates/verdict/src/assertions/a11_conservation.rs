@@ -105,6 +105,11 @@ fn pairs(case: &Case<'_>, sheet: &mut Sheet) {
         let (Some(record), Some(outcome)) = (evidence.records.get(index), names.maybe(joined.outcome)) else {
             continue;
         };
+        if record.client_class == ClientClass::Cancelled && outcome == "success" {
+            let text = "clients closed early, and the work ran on to its end and full cost, which the contract allows \
+                        (contract gateway 4.6, finding J17)";
+            sheet.information("work-after-cancel", text, 1);
+        }
         let Some(wanted) = pair(record.client_class) else { continue };
         if joined.cached || !matches!(outcome, "success" | "failed") || outcome == wanted {
             continue;

@@ -399,6 +399,7 @@ impl Compose {
             session_prefix: if real { String::new() } else { "/devshard/v2".to_owned() },
             escrows: Escrows::first(resolved.scenario.devshard.escrows),
             requests_max: resolved.requests_max,
+            perf_db: None,
         };
         // Nothing of the run depends on the stores beside it.
         let store = |service: &String| observe::STORES.iter().any(|(name, _)| name == service);

@@ -3,23 +3,19 @@
 //! Every service has leased ports ([`super::ports`]), so that a restarted one is where its neighbours look for it. Order:
 //! mocks, hosts, routers, gateway. Faults are off until the run's fault step.
 
-mod services;
 mod start;
 
 pub(super) use start::write_work;
-
-use std::collections::BTreeMap;
 
 use evidence::run::Stack;
 use evidence::snapshot::ProcessIdentity;
 use scenario::model::{Resolved, ServiceAction, Storage};
 use scenario::pipe::LoadgenJob;
 
+use super::fleet::Fleet;
 use super::ports::Ports;
-use super::postgres::{self, Databases};
-use super::{ActError, Choice, Context, LOADGEN, Provider, Running, Step, launch};
+use super::{ActError, Choice, Context, LOADGEN, Provider, Running, Step, launch, postgres};
 use crate::error::RunnerError;
-use crate::guard::Spawn;
 
 /// Programs that the embedded stack starts, loadgen included.
 pub const PROGRAMS: [&str; 6] =
@@ -73,18 +69,14 @@ pub const DEFECTS: [(&str, &str); 36] = [
 pub struct Embedded {
     choice: Choice,
     ports: Ports,
-    databases: Option<Databases>,
-    /// Every service as it is started, in start order.
-    services: Vec<Spawn>,
-    /// What actions left down, and what brings it back.
-    down: BTreeMap<String, ServiceAction>,
+    fleet: Fleet,
 }
 
 impl Embedded {
     /// Nothing is started yet.
     #[must_use]
     pub fn new(choice: Choice) -> Self {
-        Self { choice, ports: Ports::default(), databases: None, services: Vec::new(), down: BTreeMap::new() }
+        Self { choice, ports: Ports::default(), fleet: Fleet::default() }
     }
 }
 
@@ -143,12 +135,12 @@ impl Provider for Embedded {
         running: &'a Running,
         context: &'a mut Context<'_>,
     ) -> Step<'a, Result<(), ActError>> {
-        Box::pin(self.carry_out(action, running, context))
+        Box::pin(self.fleet.carry_out(action, running, context))
     }
 
     fn stop<'a>(&'a mut self, _context: &'a mut Context<'_>) -> Step<'a, Result<(), RunnerError>> {
         Box::pin(async move {
-            match &self.databases {
+            match &self.fleet.databases {
                 Some(databases) => databases.close().await.map_err(RunnerError::environment),
                 None => Ok(()),
             }
@@ -156,6 +148,6 @@ impl Provider for Embedded {
     }
 
     fn undo(&self) -> Vec<ServiceAction> {
-        self.undo_in_order()
+        self.fleet.undo_in_order()
     }
 }

@@ -2,31 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use evidence::redact::Redactor;
-use scenario::control::MockConfig;
 use scenario::model::{Resolved, Storage};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{DEFECTS, Embedded, MODEL};
 use crate::collect::ask::Ask;
-use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::collect::{Escrows, HostSurface, Surfaces};
-use crate::control::Control;
 use crate::error::RunnerError;
-use crate::stack::postgres::{self, Databases, Source};
+use crate::stack::mocks::{Addresses, MockSet};
+use crate::stack::postgres::{self, Databases};
 use crate::stack::reference::{Identity, chain_config, random};
 use crate::stack::{Context, Running, launch};
 
 /// Validation leases run out soon, so that a run of seconds sees it (30 min and 5 min on a real host).
 const LEASE_TTL: Duration = Duration::from_secs(3);
 const LEASE_RETRY: Duration = Duration::from_millis(250);
-
-/// Leased addresses of one service by listener name.
-type Addresses = BTreeMap<String, SocketAddrV4>;
 
 /// One process of a participant.
 struct Replica {
@@ -72,37 +66,24 @@ impl Embedded {
         secrets.extend(source.iter().flat_map(Databases::secrets));
         context.dir.set_redactor(Redactor::new(secrets));
         let urls = match source {
-            Some(source) => self.postgres(context, source, &participants).await?,
+            Some(source) => {
+                let hosts: Vec<&str> = participants.iter().map(|one| one.host.as_str()).collect();
+                self.fleet.open_databases(context, source, &hosts).await?
+            }
             None => BTreeMap::new(),
         };
         let ask = Ask::new().map_err(RunnerError::environment)?;
 
-        let (chain, dapi, openai) = self.lease_mocks(resolved)?;
-        let node_urls: BTreeMap<String, String> = openai
-            .iter()
-            .filter_map(|(name, address)| {
-                Some((name.strip_prefix("node:")?.to_owned(), format!("http://{address}")))
-            })
-            .collect();
+        let mocks = MockSet::lease(&mut self.ports, resolved)?;
         // The chain knows every participant's address before anything runs: all ports are leased.
         let owners: Vec<Identity> = participants.iter().map(|one| one.identity.clone()).collect();
         let known = participants.iter().map(|one| (one.identity.address.clone(), one.url())).collect();
-        let config = MockConfig::Chain(chain_config(resolved, &creator, &owners, &known));
-        let state = vec!["--state".to_owned(), context.work.join("chain-state.json").display().to_string()];
-        self.mock(context, "mock-chain", &config, &chain, state).await?;
-        let config = MockConfig::Openai(scenario::configs::openai_config(resolved, false));
-        self.mock(context, "mock-openai", &config, &openai, Vec::new()).await?;
-        let config = MockConfig::Dapi(scenario::configs::dapi_config(resolved, &node_urls, false));
-        self.mock(context, "mock-dapi", &config, &dapi, Vec::new()).await?;
-        for mock in ["mock-chain", "mock-openai", "mock-dapi"] {
-            launch::ready(context, mock).await?;
-        }
-        let hosts = self.hosts(context, &participants, (&chain, &dapi), &urls).await?;
-        let gateway = self.gateway(context, &creator, &admin_key, (&chain, &dapi)).await?;
-        let nodes = node_urls.keys().cloned().collect();
-        let mocks = mocks_at(&ask, (&chain, &dapi, &openai), nodes, launch::journals(context));
+        let chain = chain_config(resolved, &creator, &owners, &known);
+        mocks.start(&mut self.fleet, context, chain).await?;
+        let hosts = self.hosts(context, &participants, (&mocks.chain, &mocks.dapi), &urls).await?;
+        let gateway = self.gateway(context, &creator, &admin_key, (&mocks.chain, &mocks.dapi)).await?;
         Ok(Running {
-            mocks,
+            mocks: mocks.controls(&ask, launch::journals(context)),
             surfaces: Surfaces {
                 ask,
                 gateway: format!("http://{gateway}"),
@@ -111,34 +92,15 @@ impl Embedded {
                 session_prefix: "/devshard/v2".to_owned(),
                 escrows: Escrows::first(resolved.scenario.devshard.escrows),
                 requests_max: resolved.requests_max,
+                perf_db: None,
             },
-            node_urls,
+            node_urls: mocks.node_urls(),
             postgres: urls,
             lease_ttl: Some(LEASE_TTL),
             model: MODEL.to_owned(),
-            required: self.services.iter().map(|spawn| spawn.service.clone()).collect(),
+            required: self.fleet.services.iter().map(|spawn| spawn.service.clone()).collect(),
             waits_s: (0, 0),
         })
-    }
-
-    /// One database for each participant; gives their URLs.
-    async fn postgres(
-        &mut self,
-        context: &mut Context<'_>,
-        source: Source,
-        participants: &[Participant],
-    ) -> Result<BTreeMap<String, String>, RunnerError> {
-        let mark = hex::encode(random::<4>()?);
-        let name = |host: &str| format!("proofload_{mark}_{}", host.replace('-', "_"));
-        let names = participants.iter().map(|participant| name(&participant.host)).collect();
-        let databases = Databases::open(source, names, context).await?;
-        self.services.extend(databases.spawn.clone());
-        let urls = participants
-            .iter()
-            .map(|participant| (participant.host.clone(), databases.url(&name(&participant.host))))
-            .collect();
-        self.databases = Some(databases);
-        Ok(urls)
     }
 
     fn participants(&mut self, resolved: &Resolved) -> Result<Vec<Participant>, RunnerError> {
@@ -159,37 +121,6 @@ impl Embedded {
             participants.push(Participant { host, identity: Identity::fresh()?, replicas, router });
         }
         Ok(participants)
-    }
-
-    fn lease_mocks(&mut self, resolved: &Resolved) -> Result<(Addresses, Addresses, Addresses), RunnerError> {
-        let fixed = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let mut lease = |names: Vec<String>| -> Result<Addresses, RunnerError> {
-            names.into_iter().map(|name| Ok((name, self.ports.lease()?))).collect()
-        };
-        let chain = lease(fixed(&["grpc", "rpc", "control"]))?;
-        let mut names = fixed(&["http", "control", "grpc:gateway"]);
-        names.extend((0..resolved.scenario.devshard.participants).map(|index| format!("grpc:host-{index}")));
-        let dapi = lease(names)?;
-        let mut names = fixed(&["control"]);
-        names.extend(resolved.nodes.iter().map(|node| format!("node:{}", node.name)));
-        Ok((chain, dapi, lease(names)?))
-    }
-
-    async fn mock(
-        &mut self,
-        context: &mut Context<'_>,
-        name: &str,
-        config: &MockConfig,
-        addresses: &Addresses,
-        mut args: Vec<String>,
-    ) -> Result<(), RunnerError> {
-        context.dir.write_json(&format!("faults/start-{name}.json"), config)?;
-        args.extend(["--config".to_owned(), write_work(context, name, config)?]);
-        args.extend(launch::journal(context, name));
-        for (listener, address) in addresses {
-            args.extend(["--port".to_owned(), format!("{listener}={}", address.port())]);
-        }
-        self.spawn(context, name, name, args, BTreeMap::new()).await
     }
 
     async fn hosts(
@@ -301,25 +232,7 @@ impl Embedded {
             args.extend(["--defect".to_owned(), defect.clone()]);
         }
         let spawn = launch::child(context, program, service, args, env);
-        self.services.push(spawn.clone());
-        launch::spawn(context, spawn).await
-    }
-}
-
-/// Control of the three mocks: the pool is one process here.
-fn mocks_at(
-    ask: &Ask,
-    (chain, dapi, openai): (&Addresses, &Addresses, &Addresses),
-    nodes: Vec<String>,
-    journal: PathBuf,
-) -> Mocks {
-    let control = |addresses: &Addresses| Control::new(ask.clone(), &addresses["control"].to_string());
-    let pool = OpenaiControl { service: "mock-openai".to_owned(), nodes, control: control(openai) };
-    Mocks {
-        openai: vec![pool],
-        dapi: Some(control(dapi)),
-        chain: Some(control(chain)),
-        journal: Some(journal),
+        self.fleet.spawn(context, spawn).await
     }
 }
 

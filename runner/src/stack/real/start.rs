@@ -1,246 +1,301 @@
-//! Starting real programs in the order that their boot needs: mocks, hosts, a router in front of each, the
-//! participants' URLs into the chain, gateway (contract gateway 1.1 and 1.2, contract mocks 1.4 and 5.3).
+//! Starting real programs in the order that their boot needs: mocks, hosts, a router in front of each, gateway
+//! (contract gateway 1.1 and 1.2, contract mocks 1.4 and 5.3).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use evidence::event::EventKind;
 use evidence::redact::Redactor;
-use scenario::control::MockConfig;
-use scenario::ready::ReadyLine;
+use scenario::model::{Resolved, Storage};
 use serde_json::{Value, json};
 use wire::keyring::{RANDOM_BYTES, TEST_FOLDER, test_backend_files};
 use wire::keys::PrivateKey;
 
 use super::super::embedded::{MODEL, write_work};
+use super::super::fleet::{Probe, answering};
+use super::super::mocks::MockSet;
+use super::super::postgres::{self, Databases};
 use super::super::reference::{CHAIN_ID, Identity, chain_config, random};
-use super::super::{Choice, Context, Running, launch};
-use super::listener::port_of;
-use super::mocks::{self, Started, address};
+use super::super::{Context, Running, launch};
+use super::Real;
 use super::programs::{PROTOCOL, Theirs, look};
 use crate::collect::ask::{Ask, bound};
 use crate::collect::{Escrows, HostSurface, Surfaces};
-use crate::control::{Control, put};
 use crate::error::RunnerError;
 use crate::guard::Spawn;
+use crate::life::preflight::{Finding, host_rate};
 
-/// How long a real program may take until it answers; a gateway asks the chain for every escrow first.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// Pause between two looks.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// Time limit of one look.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
-
-/// Starts everything and waits until every program answers.
-///
-/// # Errors
-/// [`RunnerError::Environment`] with the last log lines of what did not come up.
-pub async fn start(choice: &Choice, context: &mut Context<'_>) -> Result<Running, RunnerError> {
-    let dir = choice.devshard_bin.as_deref().unwrap_or(Path::new("."));
-    let theirs = look(dir).await?;
-    let devshard = context.resolved.scenario.devshard.clone();
-    let creator = Identity::fresh()?;
-    let hosts: Vec<Identity> =
-        (0..devshard.participants).map(|_| Identity::fresh()).collect::<Result<_, _>>()?;
-    let admin_key = hex::encode(random::<24>()?);
-    let keys = hosts.iter().chain([&creator]).map(|known| known.key_hex.clone());
-    let secrets: Vec<String> = keys.chain([admin_key.clone()]).collect();
-    context.dir.set_redactor(Redactor::new(secrets));
-    let ask = Ask::new().map_err(RunnerError::environment)?;
-
-    let chain = chain_config(context.resolved, &creator, &hosts, &BTreeMap::new());
-    let mocks = mocks::start(context, chain, &ask).await?;
-    for (index, host) in hosts.iter().enumerate() {
-        spawn_host(context, &theirs, index, host, &mocks).await?;
-    }
-    let mut surfaces = Vec::new();
-    let mut urls = BTreeMap::new();
-    for (index, host) in hosts.iter().enumerate() {
-        let base = routed(context, &theirs, index, ask.client()).await?;
-        urls.insert(host.address.clone(), base.clone());
-        surfaces.push(HostSurface {
-            service: format!("host-{index}"),
-            base,
-            participant: host.address.clone(),
-        });
-    }
-    let chain = chain_config(context.resolved, &creator, &hosts, &urls);
-    let control = Control::new(ask.clone(), address(&mocks.chain_at, "control"));
-    put(&control, &MockConfig::Chain(chain), "mock-chain").await?;
-    spawn_gateway(context, &theirs, &creator, &admin_key, &mocks).await?;
-    let port = answering(context, "gateway", "/v1/status", ask.client()).await?;
-    let gateway = format!("http://127.0.0.1:{port}");
-    let build = build_of(&ask, &gateway, &admin_key).await;
-    note_ready(context, "gateway", port, &build)?;
-    Ok(Running {
-        surfaces: Surfaces {
-            ask,
-            gateway,
-            admin_key,
-            hosts: surfaces,
-            session_prefix: format!("/devshard/{PROTOCOL}"),
-            escrows: Escrows::first(devshard.escrows),
-            requests_max: context.resolved.requests_max,
-        },
-        mocks: mocks.mocks,
-        node_urls: mocks.node_urls,
-        postgres: BTreeMap::new(),
-        lease_ttl: None,
-        model: MODEL.to_owned(),
-        required: required(hosts.len()),
-        waits_s: (0, 0),
-    })
+/// A process and its leased address.
+struct Member {
+    service: String,
+    address: SocketAddrV4,
 }
 
-fn required(hosts: usize) -> Vec<String> {
-    let fixed = ["mock-chain", "mock-dapi", "mock-openai", "gateway"].map(str::to_owned);
-    let per_host = (0..hosts).flat_map(|index| [format!("host-{index}"), format!("router-{index}")]);
-    fixed.into_iter().chain(per_host).collect()
+/// A participant: its key, its processes, and the router in front of them. Gateway and hosts write
+/// `/devshard/<version>`, which a bare host does not know: a router is needed for one process, too.
+struct Participant {
+    host: String,
+    identity: Identity,
+    replicas: Vec<Member>,
+    router: Member,
 }
 
-/// Environment of a host (contract mocks 1.4). SQLite in a folder of its own: one participant, one database.
-async fn spawn_host(
-    context: &mut Context<'_>,
-    theirs: &Theirs,
-    index: usize,
-    host: &Identity,
-    mocks: &Started,
-) -> Result<(), RunnerError> {
-    let service = format!("host-{index}");
-    let keyring = write_keyring(context.work, &service, host)?;
-    let rpc = address(&mocks.chain_at, "rpc");
-    let env = [
-        ("NODE_HOST", "127.0.0.1".to_owned()),
-        ("NODE_GRPC_URL", address(&mocks.chain_at, "grpc").to_owned()),
-        ("NODE_RPC_URL", format!("http://{rpc}")),
-        ("NODE_MANAGER_ADDR", address(&mocks.dapi_at, &format!("grpc:{service}")).to_owned()),
-        // Without it the host asks the chain for its id before anything else.
-        ("CHAIN_ID", CHAIN_ID.to_owned()),
-        ("KEYRING_BACKEND", "test".to_owned()),
-        ("KEYRING_DIR", keyring.display().to_string()),
-        ("KEY_NAME", service.clone()),
-        // Newer builds refuse peers on private addresses otherwise; older ones do not know the name.
-        ("DEVSHARD_ALLOW_PRIVATE_ADDRESSES", "true".to_owned()),
-    ];
-    let data = context.work.join(format!("{service}-data"));
-    make_dir(&data)?;
-    let args =
-        ["--port", "0", "--data-dir"].map(str::to_owned).into_iter().chain([data.display().to_string()]);
-    spawn(context, &theirs.host, &service, args.collect(), env.into_iter().collect()).await
+/// What every program of others is started with.
+struct Stage<'a> {
+    theirs: &'a Theirs,
+    mocks: &'a MockSet,
+    http: &'a reqwest::Client,
 }
 
-/// Environment of the gateway (contract gateway 1.2). The data folder is fresh: an old one would win over all of this.
-async fn spawn_gateway(
-    context: &mut Context<'_>,
-    theirs: &Theirs,
-    creator: &Identity,
-    admin_key: &str,
-    mocks: &Started,
-) -> Result<(), RunnerError> {
-    const KEY_ENV: &str = "DEVSHARD_PRIVATE_KEY";
-    let escrow = |id: u32| json!({ "id": id.to_string(), "private_key_env": KEY_ENV, "model": MODEL });
-    let escrows: Value = (1..=context.resolved.scenario.devshard.escrows).map(escrow).collect();
-    let data = context.work.join("gateway-data");
-    make_dir(&data)?;
-    let env = [
-        ("DEVSHARD_PORT", "0".to_owned()),
-        ("DEVSHARD_STORAGE_DIR", data.display().to_string()),
-        ("DEVSHARD_CHAIN_GRPC", address(&mocks.chain_at, "grpc").to_owned()),
-        ("DEVSHARD_NODE_MANAGER_ADDR", address(&mocks.dapi_at, "grpc:gateway").to_owned()),
-        ("DEVSHARD_PUBLIC_API", format!("http://{}", address(&mocks.dapi_at, "http"))),
-        ("DEVSHARD_CHAIN_ID", CHAIN_ID.to_owned()),
-        ("DEVSHARD_MODEL", MODEL.to_owned()),
-        ("DEVSHARDS_JSON", escrows.to_string()),
-        (KEY_ENV, creator.key_hex.clone()),
-        ("DEVSHARD_ADMIN_API_KEY", admin_key.to_owned()),
-        ("DEVSHARD_ALLOW_PRIVATE_ADDRESSES", "true".to_owned()),
-    ];
-    spawn(context, &theirs.gateway, "gateway", Vec::new(), env.into_iter().collect()).await
-}
-
-async fn spawn(
-    context: &mut Context<'_>,
-    program: &Path,
-    service: &str,
-    args: Vec<String>,
-    env: BTreeMap<&str, String>,
-) -> Result<(), RunnerError> {
-    let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let log = context.dir.path(&launch::log_file(service));
-    let (service, program) = (service.to_owned(), program.to_path_buf());
-    context.guard.spawn(Spawn { service, program, args, env, log, user: None, stdout_to_log: true }).await
-}
-
-/// Waits for a host and puts a router in front of it: gateway and hosts write `/devshard/<version>`, which a bare host
-/// does not know. Answers the router's base URL.
-async fn routed(
-    context: &mut Context<'_>,
-    theirs: &Theirs,
-    index: usize,
-    http: &reqwest::Client,
-) -> Result<String, RunnerError> {
-    let service = format!("host-{index}");
-    let port = answering(context, &service, "/healthz", http).await?;
-    note_ready(context, &service, port, &theirs.host_build)?;
-    let router = format!("router-{index}");
-    let config = json!({
-        "upstreams": [format!("127.0.0.1:{port}")],
-        "strip_prefix": format!("/devshard/{PROTOCOL}"),
-    });
-    let file = write_work(context, &router, &config)?;
-    let args = vec!["--config".to_owned(), file];
-    let spawn = launch::child(context, "ref-router", &router, args, BTreeMap::new());
-    context.guard.spawn(spawn).await?;
-    let line: ReadyLine = launch::ready(context, &router).await?;
-    Ok(format!("http://{}", address(&line, "http")))
-}
-
-/// Waits until a program of others listens and answers 200, its exit, or the limit.
-async fn answering(
-    context: &mut Context<'_>,
-    service: &str,
-    path: &str,
-    http: &reqwest::Client,
-) -> Result<u16, RunnerError> {
-    let deadline = tokio::time::Instant::now() + ANSWER_LIMIT;
-    let mut last = "it listens on no port".to_owned();
-    while tokio::time::Instant::now() < deadline {
-        let state = context.dispatcher.services.entry(service.to_owned()).or_default();
-        if let Some(error) = &state.not_spawned {
-            return Err(RunnerError::environment(format!("starting {service}: {error}")));
+impl Real {
+    /// Starts everything and waits until every program answers.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] with the last log lines of what did not come up.
+    pub(super) async fn start_all(&mut self, context: &mut Context<'_>) -> Result<Running, RunnerError> {
+        let dir = self.choice.devshard_bin.clone().unwrap_or_else(|| PathBuf::from("."));
+        let theirs = look(&dir).await?;
+        let resolved = context.resolved;
+        let rate = host_rate(resolved);
+        if rate.finding == Finding::Note {
+            context.dispatcher.view.line(&format!("warning: {}", rate.text));
+            context.dispatcher.log(EventKind::Note { text: rate.text })?;
         }
-        if let Some(ended) = &state.ended {
-            let message = format!("{service} ended before it answered ({ended})");
-            return Err(launch::failed(context.dir, service, message));
+        let creator = Identity::fresh()?;
+        let admin_key = hex::encode(random::<24>()?);
+        let participants = self.participants(resolved)?;
+        let keys = participants.iter().map(|one| one.identity.key_hex.clone());
+        let mut secrets: Vec<String> = keys.chain([creator.key_hex.clone(), admin_key.clone()]).collect();
+        let source = match resolved.scenario.devshard.storage {
+            Storage::Sqlite => None,
+            Storage::Postgres => {
+                Some(postgres::find(|name| std::env::var(name).ok()).map_err(RunnerError::CannotDo)?)
+            }
+        };
+        secrets.extend(source.iter().flat_map(Databases::secrets));
+        context.dir.set_redactor(Redactor::new(secrets));
+        let urls = match source {
+            Some(source) => {
+                let hosts: Vec<&str> = participants.iter().map(|one| one.host.as_str()).collect();
+                self.fleet.open_databases(context, source, &hosts).await?
+            }
+            None => BTreeMap::new(),
+        };
+        let ask = Ask::new().map_err(RunnerError::environment)?;
+        let mocks = MockSet::lease(&mut self.ports, resolved)?;
+        // The chain knows every participant's address before anything runs: all ports are leased.
+        let owners: Vec<Identity> = participants.iter().map(|one| one.identity.clone()).collect();
+        let known = participants.iter().map(|one| (one.identity.address.clone(), one.url())).collect();
+        let chain = chain_config(resolved, &creator, &owners, &known);
+        mocks.start(&mut self.fleet, context, chain).await?;
+        let stage = Stage { theirs: &theirs, mocks: &mocks, http: ask.client() };
+        let hosts = self.hosts(context, &stage, &participants).await?;
+        let gateway = self.gateway(context, &stage, &creator, &admin_key).await?;
+        let build = build_of(&ask, &gateway, &admin_key).await;
+        note_ready(context, "gateway", &build)?;
+        Ok(Running {
+            mocks: mocks.controls(&ask, launch::journals(context)),
+            surfaces: Surfaces {
+                ask,
+                gateway,
+                admin_key,
+                hosts,
+                session_prefix: String::new(),
+                escrows: Escrows::first(resolved.scenario.devshard.escrows),
+                requests_max: resolved.requests_max,
+                perf_db: Some(gateway_data(context.work).join("perf.db")),
+            },
+            node_urls: mocks.node_urls(),
+            postgres: urls,
+            lease_ttl: None,
+            model: MODEL.to_owned(),
+            required: self.fleet.services.iter().map(|spawn| spawn.service.clone()).collect(),
+            waits_s: (0, 0),
+        })
+    }
+
+    fn participants(&mut self, resolved: &Resolved) -> Result<Vec<Participant>, RunnerError> {
+        let devshard = &resolved.scenario.devshard;
+        let mut participants = Vec::new();
+        for index in 0..devshard.participants {
+            let host = format!("host-{index}");
+            let mut replicas = Vec::new();
+            for replica in 0..devshard.replicas {
+                let service = if devshard.replicas > 1 { format!("{host}-{replica}") } else { host.clone() };
+                replicas.push(Member { service, address: self.ports.lease()? });
+            }
+            let router = Member { service: format!("router-{index}"), address: self.ports.lease()? };
+            participants.push(Participant { host, identity: Identity::fresh()?, replicas, router });
         }
-        let port = state.running.then(|| port_of(state.pid)).flatten();
-        if let Some(port) = port {
-            let ask = http.get(format!("http://127.0.0.1:{port}{path}")).timeout(LOOK_LIMIT).send();
-            match context.dispatcher.through(ask).await? {
-                Ok(answer) if answer.status().is_success() => return Ok(port),
-                Ok(answer) => last = format!("{path} answers {}", answer.status()),
-                Err(error) => last = format!("{path}: {error}"),
+        Ok(participants)
+    }
+
+    async fn hosts(
+        &mut self,
+        context: &mut Context<'_>,
+        stage: &Stage<'_>,
+        participants: &[Participant],
+    ) -> Result<Vec<HostSurface>, RunnerError> {
+        for participant in participants {
+            for replica in &participant.replicas {
+                self.host(context, stage, participant, replica).await?;
             }
         }
-        if context.dispatcher.signals > 0 {
-            return Err(RunnerError::environment("stopped while the stack was starting"));
+        let mut surfaces = Vec::new();
+        for participant in participants {
+            for replica in &participant.replicas {
+                if let Some(probe) = self.fleet.probes.get(&replica.service) {
+                    answering(probe, &replica.service, context).await?;
+                }
+                note_ready(context, &replica.service, &stage.theirs.host_build)?;
+            }
+            self.router(context, participant).await?;
+            // Looked at past the router, so that every replica shows its own state.
+            surfaces.extend(participant.replicas.iter().map(|replica| HostSurface {
+                service: replica.service.clone(),
+                base: format!("http://{}", replica.address),
+                participant: participant.identity.address.clone(),
+            }));
         }
-        context.dispatcher.through(tokio::time::sleep(LOOK_PAUSE)).await?;
+        Ok(surfaces)
     }
-    let message = format!("{service} did not answer within {} s: {last}", ANSWER_LIMIT.as_secs());
-    Err(launch::failed(context.dir, service, message))
+
+    /// Environment of a host (contract mocks 1.4, contract hosts 1.3). A folder of its own, and with Postgres a database
+    /// for each participant: a shared one breaks all but one of them (finding J13).
+    async fn host(
+        &mut self,
+        context: &mut Context<'_>,
+        stage: &Stage<'_>,
+        participant: &Participant,
+        replica: &Member,
+    ) -> Result<(), RunnerError> {
+        let service = &replica.service;
+        let keyring = write_keyring(context.work, service, &participant.identity)?;
+        let (chain, dapi) = (&stage.mocks.chain, &stage.mocks.dapi);
+        let env = [
+            ("NODE_HOST", "127.0.0.1".to_owned()),
+            ("NODE_GRPC_URL", chain["grpc"].to_string()),
+            ("NODE_RPC_URL", format!("http://{}", chain["rpc"])),
+            ("NODE_MANAGER_ADDR", dapi[&format!("grpc:{}", participant.host)].to_string()),
+            // Without it the host asks the chain for its id before anything else.
+            ("CHAIN_ID", CHAIN_ID.to_owned()),
+            ("KEYRING_BACKEND", "test".to_owned()),
+            ("KEYRING_DIR", keyring.display().to_string()),
+            ("KEY_NAME", service.clone()),
+            // Newer builds refuse peers on private addresses otherwise; older ones do not know the name.
+            ("DEVSHARD_ALLOW_PRIVATE_ADDRESSES", "true".to_owned()),
+        ];
+        let mut env: BTreeMap<String, String> =
+            env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        if let Some(databases) = &self.fleet.databases {
+            env.extend(databases.variables(&participant.host));
+            env.insert("DEVSHARD_REQUIRE_POSTGRES".to_owned(), "true".to_owned());
+        }
+        let data = context.work.join(format!("{service}-data"));
+        make_dir(&data)?;
+        let port = replica.address.port().to_string();
+        let args = vec!["--port".to_owned(), port, "--data-dir".to_owned(), data.display().to_string()];
+        self.theirs(context, stage, (&stage.theirs.host, replica, "/healthz"), args, env).await
+    }
+
+    async fn router(
+        &mut self,
+        context: &mut Context<'_>,
+        participant: &Participant,
+    ) -> Result<(), RunnerError> {
+        let upstreams: Vec<String> =
+            participant.replicas.iter().map(|replica| replica.address.to_string()).collect();
+        let router = &participant.router;
+        let config = json!({
+            "listen": router.address.to_string(),
+            "upstreams": upstreams,
+            "strip_prefix": format!("/devshard/{PROTOCOL}"),
+        });
+        let args = vec!["--config".to_owned(), write_work(context, &router.service, &config)?];
+        let spawn = launch::child(context, "ref-router", &router.service, args, BTreeMap::new());
+        self.fleet.spawn(context, spawn).await?;
+        launch::ready(context, &router.service).await?;
+        Ok(())
+    }
+
+    /// Environment of the gateway (contract gateway 1.2). The data folder is fresh: an old one would win over all of
+    /// this. Answers its base URL.
+    async fn gateway(
+        &mut self,
+        context: &mut Context<'_>,
+        stage: &Stage<'_>,
+        creator: &Identity,
+        admin_key: &str,
+    ) -> Result<String, RunnerError> {
+        const KEY_ENV: &str = "DEVSHARD_PRIVATE_KEY";
+        let member = Member { service: "gateway".to_owned(), address: self.ports.lease()? };
+        let escrow = |id: u32| json!({ "id": id.to_string(), "private_key_env": KEY_ENV, "model": MODEL });
+        let escrows: Value = (1..=context.resolved.scenario.devshard.escrows).map(escrow).collect();
+        let data = gateway_data(context.work);
+        make_dir(&data)?;
+        let (chain, dapi) = (&stage.mocks.chain, &stage.mocks.dapi);
+        let env = [
+            ("DEVSHARD_PORT", member.address.port().to_string()),
+            ("DEVSHARD_STORAGE_DIR", data.display().to_string()),
+            ("DEVSHARD_CHAIN_GRPC", chain["grpc"].to_string()),
+            ("DEVSHARD_NODE_MANAGER_ADDR", dapi["grpc:gateway"].to_string()),
+            ("DEVSHARD_PUBLIC_API", format!("http://{}", dapi["http"])),
+            ("DEVSHARD_CHAIN_ID", CHAIN_ID.to_owned()),
+            ("DEVSHARD_MODEL", MODEL.to_owned()),
+            ("DEVSHARDS_JSON", escrows.to_string()),
+            (KEY_ENV, creator.key_hex.clone()),
+            ("DEVSHARD_ADMIN_API_KEY", admin_key.to_owned()),
+            ("DEVSHARD_ALLOW_PRIVATE_ADDRESSES", "true".to_owned()),
+        ];
+        let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let program = (stage.theirs.gateway.as_path(), &member, "/v1/status");
+        self.theirs(context, stage, program, Vec::new(), env).await?;
+        if let Some(probe) = self.fleet.probes.get("gateway") {
+            answering(probe, "gateway", context).await?;
+        }
+        Ok(format!("http://{}", member.address))
+    }
+
+    /// Starts a program of others and keeps where it answers.
+    async fn theirs(
+        &mut self,
+        context: &mut Context<'_>,
+        stage: &Stage<'_>,
+        (program, member, path): (&Path, &Member, &'static str),
+        args: Vec<String>,
+        env: BTreeMap<String, String>,
+    ) -> Result<(), RunnerError> {
+        let service = member.service.clone();
+        let log = context.dir.path(&launch::log_file(&service));
+        let probe = Probe { http: stage.http.clone(), address: member.address, path };
+        self.fleet.probes.insert(service.clone(), probe);
+        let program = program.to_path_buf();
+        let spawn = Spawn { service, program, args, env, log, user: None, stdout_to_log: true };
+        self.fleet.spawn(context, spawn).await
+    }
 }
 
-fn note_ready(context: &mut Context<'_>, service: &str, port: u16, build: &str) -> Result<(), RunnerError> {
+impl Participant {
+    fn url(&self) -> String {
+        format!("http://{}", self.router.address)
+    }
+}
+
+fn gateway_data(work: &Path) -> PathBuf {
+    work.join("gateway-data")
+}
+
+/// A program of others is ready: it prints no line that says so.
+fn note_ready(context: &mut Context<'_>, service: &str, build: &str) -> Result<(), RunnerError> {
     let (pid, start_ticks) =
         context.dispatcher.services.get(service).map_or((0, 0), |state| (state.pid, state.start_ticks));
     context.dispatcher.log(EventKind::ProcessReady {
         service: service.to_owned(),
         pid,
         start_ticks,
-        addresses: BTreeMap::from([("http".to_owned(), format!("127.0.0.1:{port}"))]),
+        addresses: BTreeMap::new(),
         build: build.to_owned(),
     })
 }

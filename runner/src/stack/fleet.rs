@@ -1,17 +1,21 @@
-//! Service actions on the embedded stack: end, start again at the same address, freeze and thaw.
+//! The child processes of a stack and actions on them: end, start again at the same address, freeze and thaw.
 //!
 //! Names are those of the scenario. A participant with replicas and the routers are groups: an action on the group is
 //! done to each member. Pool nodes share a process: theirs are orders to `mock-openai`.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use scenario::control::{MockConfig, NodeAct};
 use scenario::model::ServiceAction;
 
-use super::Embedded;
-use crate::guard::ServiceSignal;
-use crate::stack::postgres;
-use crate::stack::{ActError, Context, NOT_THE_STACKS, Running, launch};
+use super::embedded::write_work;
+use super::postgres::{self, Databases, Source};
+use super::reference::random;
+use super::{ActError, Context, NOT_THE_STACKS, Running, launch};
+use crate::error::RunnerError;
+use crate::guard::{ServiceSignal, Spawn};
 
 /// Why an action is not carried out on this stack.
 const NOT_HERE: &str =
@@ -19,9 +23,73 @@ const NOT_HERE: &str =
 /// How long a service may take to end after SIGTERM or SIGKILL before the action counts as refused.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-impl Embedded {
+/// How long a program of others may take until it answers; a gateway asks the chain for every escrow first.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between two looks.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// Time limit of one look.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Where a program of others answers once it works: it prints no ready line.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// Client of the run.
+    pub http: reqwest::Client,
+    /// Leased address.
+    pub address: SocketAddrV4,
+    /// Path that is answered with 200.
+    pub path: &'static str,
+}
+
+/// The child processes of one stack.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    /// Every service as it is started, in start order.
+    pub services: Vec<Spawn>,
+    /// Programs of others among them.
+    pub probes: BTreeMap<String, Probe>,
+    /// Databases of the run.
+    pub databases: Option<Databases>,
+    /// What actions left down, and what brings it back.
+    down: BTreeMap<String, ServiceAction>,
+}
+
+impl Fleet {
+    /// Starts a service for the first time.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] when the guard is gone.
+    pub async fn spawn(&mut self, context: &mut Context<'_>, spawn: Spawn) -> Result<(), RunnerError> {
+        self.services.push(spawn.clone());
+        launch::spawn(context, spawn).await
+    }
+
+    /// Starts a private server if there is none to use, and makes one database for each of these participants; gives
+    /// their URLs. A shared one breaks real hosts (finding J13).
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] when Postgres does not come up.
+    pub async fn open_databases(
+        &mut self,
+        context: &mut Context<'_>,
+        source: Source,
+        hosts: &[&str],
+    ) -> Result<BTreeMap<String, String>, RunnerError> {
+        let mark = hex::encode(random::<4>()?);
+        let name = |host: &str| format!("proofload_{mark}_{}", host.replace('-', "_"));
+        let names = hosts.iter().map(|host| name(host)).collect();
+        let databases = Databases::open(source, names, context).await?;
+        self.services.extend(databases.spawn.clone());
+        let urls = hosts.iter().map(|host| ((*host).to_owned(), databases.url(&name(host)))).collect();
+        self.databases = Some(databases);
+        Ok(urls)
+    }
+
     /// Carries out one action on every service that its name stands for.
-    pub(super) async fn carry_out(
+    ///
+    /// # Errors
+    /// As [`super::Provider::act`].
+    pub async fn carry_out(
         &mut self,
         action: &ServiceAction,
         running: &Running,
@@ -36,7 +104,7 @@ impl Embedded {
         }
         let members = self.members(name);
         if members.is_empty() {
-            return Err(refused(format!("the embedded stack runs no {name} for this scenario")));
+            return Err(refused(format!("this stack runs no {name} for this scenario")));
         }
         for service in members {
             match action {
@@ -100,8 +168,9 @@ impl Embedded {
         let known = self.services.iter().find(|spawn| spawn.service == service).cloned();
         let spawn = known.ok_or_else(|| refused(format!("{service} was never started")))?;
         launch::spawn(context, spawn).await?;
-        match &self.databases {
-            Some(databases) if service == postgres::SERVICE => databases.ready(context).await?,
+        match (&self.databases, self.probes.get(service)) {
+            (Some(databases), _) if service == postgres::SERVICE => databases.ready(context).await?,
+            (_, Some(probe)) => answering(probe, service, context).await?,
             _ => drop(launch::ready(context, service).await?),
         }
         self.down.remove(service);
@@ -125,7 +194,7 @@ impl Embedded {
         let config: Result<MockConfig, String> = context.dispatcher.through(control.config()).await?;
         match config {
             Ok(config) => {
-                super::start::write_work(context, service, &config)?;
+                write_work(context, service, &config)?;
                 Ok(())
             }
             // A frozen mock can't be asked; what it began with is then all there is.
@@ -146,7 +215,7 @@ impl Embedded {
             ServiceAction::Start(_) => vec![NodeAct::Start { node }],
             ServiceAction::Restart(_) => vec![NodeAct::Kill { node: node.clone() }, NodeAct::Start { node }],
             _ => {
-                let why = "pool nodes share one process on the embedded stack, so that one alone can't be frozen; \
+                let why = "pool nodes share one process on this stack, so that one alone can't be frozen; \
                            a fault rule with `stall` does the same";
                 return Err(refused(why));
             }
@@ -166,7 +235,8 @@ impl Embedded {
     }
 
     /// Mocks first, because rules are taken off there; then in the order of the first start, nodes last.
-    pub(super) fn undo_in_order(&self) -> Vec<ServiceAction> {
+    #[must_use]
+    pub fn undo_in_order(&self) -> Vec<ServiceAction> {
         let position = |name: &String| {
             let found = self.services.iter().position(|spawn| spawn.service == *name);
             found.unwrap_or(self.services.len())
@@ -176,6 +246,39 @@ impl Embedded {
         down.sort_by_key(|(position, _)| *position);
         down.into_iter().map(|(_, action)| action.clone()).collect()
     }
+}
+
+/// Waits until a program of others answers 200 at its address, its exit, or the limit.
+///
+/// # Errors
+/// [`RunnerError::Environment`] with its last log lines.
+pub async fn answering(probe: &Probe, service: &str, context: &mut Context<'_>) -> Result<(), RunnerError> {
+    let deadline = tokio::time::Instant::now() + ANSWER_LIMIT;
+    let mut last = "it was not asked yet".to_owned();
+    while tokio::time::Instant::now() < deadline {
+        let state = context.dispatcher.services.entry(service.to_owned()).or_default();
+        if let Some(error) = &state.not_spawned {
+            return Err(RunnerError::environment(format!("starting {service}: {error}")));
+        }
+        if let Some(ended) = &state.ended {
+            let message = format!("{service} ended before it answered ({ended})");
+            return Err(launch::failed(context.dir, service, message));
+        }
+        let url = format!("http://{}{}", probe.address, probe.path);
+        let ask = probe.http.get(url).timeout(LOOK_LIMIT).send();
+        match context.dispatcher.through(ask).await? {
+            Ok(answer) if answer.status().is_success() => return Ok(()),
+            Ok(answer) => last = format!("{} answers {}", probe.path, answer.status()),
+            Err(error) if error.is_connect() => last = "it accepts no connection at its port".to_owned(),
+            Err(error) => last = format!("{}: {error}", probe.path),
+        }
+        if context.dispatcher.signals > 0 {
+            return Err(RunnerError::environment("stopped while the stack was starting"));
+        }
+        context.dispatcher.through(tokio::time::sleep(LOOK_PAUSE)).await?;
+    }
+    let message = format!("{service} did not answer within {} s: {last}", ANSWER_LIMIT.as_secs());
+    Err(launch::failed(context.dir, service, message))
 }
 
 fn refused(why: impl Into<String>) -> ActError {
