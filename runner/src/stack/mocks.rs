@@ -60,7 +60,7 @@ impl MockSet {
             .collect()
     }
 
-    /// Starts all three without rules and waits until they answer.
+    /// Starts all three without rules and waits until they answer; `extra` gives more arguments by service.
     ///
     /// # Errors
     /// [`RunnerError::Environment`] with the last log lines of the one that does not come up.
@@ -69,14 +69,16 @@ impl MockSet {
         fleet: &mut Fleet,
         context: &mut Context<'_>,
         chain: ChainConfig,
+        extra: impl Fn(&str) -> Vec<String>,
     ) -> Result<(), RunnerError> {
         let resolved = context.resolved;
-        let state = vec!["--state".to_owned(), context.work.join("chain-state.json").display().to_string()];
-        start(fleet, context, "mock-chain", (&MockConfig::Chain(chain), &self.chain), state).await?;
+        let mut args = extra("mock-chain");
+        args.extend(["--state".to_owned(), context.work.join("chain-state.json").display().to_string()]);
+        start(fleet, context, "mock-chain", (&MockConfig::Chain(chain), &self.chain), args).await?;
         let config = MockConfig::Openai(scenario::configs::openai_config(resolved, false));
-        start(fleet, context, "mock-openai", (&config, &self.openai), Vec::new()).await?;
+        start(fleet, context, "mock-openai", (&config, &self.openai), extra("mock-openai")).await?;
         let config = MockConfig::Dapi(scenario::configs::dapi_config(resolved, &self.node_urls(), false));
-        start(fleet, context, "mock-dapi", (&config, &self.dapi), Vec::new()).await?;
+        start(fleet, context, "mock-dapi", (&config, &self.dapi), extra("mock-dapi")).await?;
         for mock in ["mock-chain", "mock-openai", "mock-dapi"] {
             launch::ready(context, mock).await?;
         }

@@ -16,7 +16,7 @@ use crate::error::RunnerError;
 use crate::stack::mocks::{Addresses, MockSet};
 use crate::stack::postgres::{self, Databases};
 use crate::stack::reference::{Identity, chain_config, random};
-use crate::stack::{Context, Running, launch};
+use crate::stack::{Choice, Context, Running, launch};
 
 /// Validation leases run out soon, so that a run of seconds sees it (30 min and 5 min on a real host).
 const LEASE_TTL: Duration = Duration::from_secs(3);
@@ -79,7 +79,8 @@ impl Embedded {
         let owners: Vec<Identity> = participants.iter().map(|one| one.identity.clone()).collect();
         let known = participants.iter().map(|one| (one.identity.address.clone(), one.url())).collect();
         let chain = chain_config(resolved, &creator, &owners, &known);
-        mocks.start(&mut self.fleet, context, chain).await?;
+        let choice = &self.choice;
+        mocks.start(&mut self.fleet, context, chain, |service| planted(choice, service)).await?;
         let hosts = self.hosts(context, &participants, (&mocks.chain, &mocks.dapi), &urls).await?;
         let gateway = self.gateway(context, &creator, &admin_key, (&mocks.chain, &mocks.dapi)).await?;
         Ok(Running {
@@ -223,17 +224,18 @@ impl Embedded {
         mut args: Vec<String>,
         env: BTreeMap<String, String>,
     ) -> Result<(), RunnerError> {
-        // A planted defect of a participant sits in its first process.
-        let planted = service.strip_suffix("-0").filter(|host| host.starts_with("host-")).unwrap_or(service);
-        if let Some(defect) = &self.choice.defect
-            && (DEFECTS.contains(&(defect.as_str(), service))
-                || DEFECTS.contains(&(defect.as_str(), planted)))
-        {
-            args.extend(["--defect".to_owned(), defect.clone()]);
-        }
+        args.extend(planted(&self.choice, service));
         let spawn = launch::child(context, program, service, args, env);
         self.fleet.spawn(context, spawn).await
     }
+}
+
+/// The flag of a planted defect, for the service that it sits in: the first process of a participant.
+fn planted(choice: &Choice, service: &str) -> Vec<String> {
+    let host = service.strip_suffix("-0").filter(|host| host.starts_with("host-")).unwrap_or(service);
+    let sits_here = |defect: &str| DEFECTS.contains(&(defect, service)) || DEFECTS.contains(&(defect, host));
+    let defect = choice.defect.as_deref().filter(|defect| sits_here(defect));
+    defect.map(|defect| vec!["--defect".to_owned(), defect.to_owned()]).unwrap_or_default()
 }
 
 /// Writes a configuration into the private directory and gives its path.

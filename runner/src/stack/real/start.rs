@@ -89,7 +89,7 @@ impl Real {
         let owners: Vec<Identity> = participants.iter().map(|one| one.identity.clone()).collect();
         let known = participants.iter().map(|one| (one.identity.address.clone(), one.url())).collect();
         let chain = chain_config(resolved, &creator, &owners, &known);
-        mocks.start(&mut self.fleet, context, chain).await?;
+        mocks.start(&mut self.fleet, context, chain, |_| Vec::new()).await?;
         let stage = Stage { theirs: &theirs, mocks: &mocks, http: ask.client() };
         let hosts = self.hosts(context, &stage, &participants).await?;
         let gateway = self.gateway(context, &stage, &creator, &admin_key).await?;
@@ -108,8 +108,9 @@ impl Real {
                 perf_db: Some(gateway_data(context.work).join("perf.db")),
             },
             node_urls: mocks.node_urls(),
-            postgres: urls,
+            // The build has its own, half an hour by default.
             lease_ttl: None,
+            postgres: urls,
             model: MODEL.to_owned(),
             required: self.fleet.services.iter().map(|spawn| spawn.service.clone()).collect(),
             waits_s: (0, 0),
