@@ -51,7 +51,7 @@ check:
 	$(CARGO) clippy --locked --workspace --all-targets \
 	  --features $(DEFECTS) -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps
-	$(CARGO) test --locked -p tests --test tidy
+	$(CARGO) test --locked --workspace --test tidy
 
 ## Figures for docs/performance.md, as ratios where another program can be run beside.
 bench: build
