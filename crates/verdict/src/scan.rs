@@ -315,10 +315,7 @@ mod tests {
     #[test]
     fn a_cut_line_is_left_to_serde_wherever_it_is_cut() {
         let long = "x".repeat(3 * NEAR);
-        let text = format!(
-            r#"{{"a":[1,{{"q":"{long}\""}}],"n":7,"t":"x","m":"{long}
-","b":true,"z":"\"}}"#
-        );
+        let text = format!(r#"{{"a":[1,{{"q":"{long}\""}}],"n":7,"t":"x","m":"{long}","b":true,"z":"\""}}"#);
         assert_eq!(line(text.as_bytes()), Some(Part(7, "x", Some(true))));
         for end in 0..text.len() {
             assert_eq!(line::<Part<'_>>(&text.as_bytes()[..end]), None, "{}", &text[..end]);
