@@ -27,9 +27,11 @@ pub struct PlanSource {
     /// Lines of the whole plan.
     total: u64,
     shard: Shard,
-    /// Index of the next line in the file.
+    /// Index of the file's first line: a replay of one request has a plan of one line. The others follow without a gap.
+    first: Option<u64>,
+    /// Place of the next line in the file.
     at: u64,
-    /// Index of the next line of this shard.
+    /// Place of the next line of this shard.
     next: u64,
 }
 
@@ -52,14 +54,22 @@ impl PlanSource {
         };
         let whole = Shard { shard: 0, of: 1 };
         // The first line tells whether this is a plan at all; the others are read when their turn comes.
-        Self { lines: file(open()?), total, shard: whole, at: 0, next: 0 }.next_below(1)?;
-        Ok(Self { lines: file(open()?), total, shard, at: 0, next: shard.shard })
+        let mut look = Self { lines: file(open()?), total, shard: whole, first: None, at: 0, next: 0 };
+        let first = look.next_below(1)?.map(|line| line.index);
+        Ok(Self { lines: file(open()?), total, shard, first, at: 0, next: shard.shard })
     }
 
     /// A plan of `total` lines that are made on the way.
     #[must_use]
     pub fn made(total: u64, make: MakeLine) -> Self {
-        Self { lines: Lines::Made(make), total, shard: Shard { shard: 0, of: 1 }, at: 0, next: 0 }
+        Self {
+            lines: Lines::Made(make),
+            total,
+            shard: Shard { shard: 0, of: 1 },
+            first: None,
+            at: 0,
+            next: 0,
+        }
     }
 
     /// Lines that this shard has.
@@ -68,7 +78,7 @@ impl PlanSource {
         self.total.saturating_sub(self.shard.shard).div_ceil(self.shard.of)
     }
 
-    /// Index of the next line of this shard, whether it exists or not.
+    /// Place of the next line of this shard in the plan, whether it exists or not.
     #[must_use]
     pub fn next_index(&self) -> u64 {
         self.next
@@ -80,7 +90,7 @@ impl PlanSource {
         self.shard
     }
 
-    /// The next line if its index is below `end`.
+    /// The next line if its place in the plan is before `end`.
     ///
     /// # Errors
     /// Usage when the line is no plan line; the plan can't be used any further.
@@ -104,8 +114,9 @@ impl PlanSource {
                 if line.v != PLAN_VERSION {
                     return Err(bad(format!("version {}, this build reads {PLAN_VERSION}", line.v)));
                 }
-                if line.index != wanted {
-                    return Err(bad(format!("it has index {} where {wanted} is due", line.index)));
+                let due = self.first.map_or(line.index, |first| first.saturating_add(wanted));
+                if line.index != due {
+                    return Err(bad(format!("it has index {} where {due} is due", line.index)));
                 }
                 if !is_header_text(line.id.as_str()) {
                     return Err(bad("its id can't stand in a header".to_owned()));
@@ -216,6 +227,10 @@ mod tests {
             open(&format!("{}{}", text(1), serde_json::to_string(&line(2)).unwrap()), whole).unwrap();
         gap.next_below(9).unwrap();
         assert!(gap.next_below(9).unwrap_err().to_string().contains("line 2: it has index 2 where 1 is due"));
+        // One line out of a plan is a plan: a request is replayed alone under its own index.
+        let mut alone = open(&serde_json::to_string(&line(17)).unwrap(), whole).unwrap();
+        assert_eq!(alone.next_below(9).unwrap().map(|line| line.index), Some(17));
+        assert!(alone.next_below(9).unwrap().is_none());
         let split = text(1).replace("s-1-000000", "s-1\\r\\nX: y");
         assert!(matches!(open(&split, whole), Err(LoadgenError::Usage(_))), "no header injection by an id");
     }

@@ -233,12 +233,12 @@ fn the_plan_is_printed_without_an_engine() {
 
 /// The variant of the main scenario that its participants' leases need.
 fn with_leases(text: &str) -> String {
-    let text = with(text, "storage: sqlite", "storage: postgres\n  replicas: 2");
+    let text = with(text, "storage: sqlite", "storage: postgres");
     with(&text, "name: ml-5xx", "name: cmp-leases")
 }
 
 #[test]
-fn leases_and_replicas_in_containers_are_judged_as_on_the_embedded_stack() {
+fn leases_in_containers_are_judged_as_on_the_embedded_stack_and_replicas_are_refused() {
     let Some(socket) = socket() else { return };
     // Both stacks take the server's binaries from this machine.
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -251,9 +251,12 @@ fn leases_and_replicas_in_containers_are_judged_as_on_the_embedded_stack() {
     assert_eq!(statuses(&run), statuses(&Run::of(&text, &[])), "{}", run.text());
     let images = run.json("work/images.json");
     assert!(images["postgres"]["id"].as_str().is_some_and(|id| id.starts_with("sha256:")), "{images}");
-    for service in ["postgres", "host-0-0", "host-0-1", "router-2"] {
+    for service in ["postgres", "host-0", "host-2"] {
         assert!(run.dir().join(format!("logs/{service}.log")).is_file(), "{service}");
     }
+    let replicas = with(&text, "storage: postgres", "storage: postgres\n  replicas: 2");
+    let refused = Run::of(&replicas, &["--stack", "compose"]).expect(4);
+    assert!(refused.text().contains("share one database file"), "{}", refused.text());
     assert_eq!(left(&socket, "cmp-leases"), BTreeSet::new());
 }
 

@@ -219,6 +219,11 @@ impl Provider for Compose {
         {
             return Some(format!("this scenario needs Postgres: {why}"));
         }
+        if devshard.replicas > 1 && !project::is_real(&self.choice) {
+            let why = "replicas of the reference host share one database file, which containers do not have between them; \
+                       use --stack embedded, or real images by --image";
+            return Some(why.to_owned());
+        }
         let processes = devshard.participants.saturating_mul(devshard.replicas);
         let routers = if project::routed(resolved, &self.choice) { devshard.participants } else { 0 };
         let nodes = resolved.nodes.len();
