@@ -22,8 +22,10 @@ const TABLE: &[(ClientClass, RequestClass, RequestClass, Option<Because>)] = &[
     (ClientClass::FirstByteTimeout, UnexpectedFailure, ExpectedFailure, Some(Because::ClientTimeout)),
     (ClientClass::IdleTimeout, UnexpectedFailure, ExpectedFailure, Some(Because::ClientTimeout)),
     (ClientClass::TotalTimeout, UnexpectedFailure, ExpectedFailure, Some(Because::ClientTimeout)),
-    (ClientClass::ConnectRefused, UnexpectedFailure, ExpectedFailure, None),
-    (ClientClass::ConnectionLost, UnexpectedFailure, ExpectedFailure, None),
+    (ClientClass::ConnectRefused, UnexpectedFailure, ExpectedFailure, Some(Because::Unreachable)),
+    (ClientClass::DnsFailed, UnexpectedFailure, ExpectedFailure, None),
+    (ClientClass::TlsFailed, UnexpectedFailure, ExpectedFailure, None),
+    (ClientClass::ConnectionLost, UnexpectedFailure, ExpectedFailure, Some(Because::ConnectionLost)),
     (ClientClass::Cancelled, Cancelled, Cancelled, Some(Because::ClientCancelled)),
     (ClientClass::Interrupted, Cancelled, Cancelled, None),
     (ClientClass::Dropped, Dropped, Dropped, None),
@@ -64,7 +66,7 @@ fn every_client_class_has_its_class() {
         let raw = if *client == ClientClass::Ok { MaskedFault } else { *untouched };
         assert_eq!((found.class, found.allowed), (raw, false), "{client:?}, hit and not expected");
     }
-    assert_eq!(TABLE.len(), 19, "a new client class needs a row here");
+    assert_eq!(TABLE.len(), 21, "a new client class needs a row here");
 }
 
 #[test]
