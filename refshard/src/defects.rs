@@ -63,7 +63,7 @@ pub const PLANTED: &[Planted] = &[
     host("stuck-inflight", "the in-flight gauge never falls below 1 after the first request", &["A8"]),
     host("deaf", "forgets the chain's events after its first block", &["A9"]),
     host("silent-death", "the process ends by itself after forty chats", &["A9"]),
-    host("flapping-health", "is unwell in every third second", &["A9"]),
+    host("flapping-health", "is unwell for three seconds from its tenth chat on", &["A9"]),
     host("unlocked-call", "calls a known node without an acquisition for every fifth id", &["A11"]),
 ];
 

@@ -180,6 +180,8 @@ fn events(judged: &Judgement) -> Vec<Value> {
                 | EventKind::ProcessExited { .. }
                 | EventKind::ActionIntended { .. }
                 | EventKind::ActionDone { .. }
+                | EventKind::BroughtBack { .. }
+                | EventKind::Probe { .. }
                 | EventKind::DrainStep { .. }
                 | EventKind::EvidenceMissing { .. }
                 | EventKind::EnvironmentFailed { .. }

@@ -116,6 +116,24 @@ pub enum EventKind {
         ready: bool,
         /// Why not, bounded.
         detail: Option<String>,
+        /// When the looks began that failed one after another, microseconds since the run began: the first and those
+        /// after it that no earlier event about the same row names. Only the watch of health has them; it says that a
+        /// service is not ready after the third, and that it is ready again with the first good look.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        failed_at_us: Vec<u64>,
+    },
+    /// The watch of a service's health is over.
+    HealthWatched {
+        /// Service.
+        service: String,
+        /// Looks that got an answer of health.
+        good: u64,
+        /// Looks that failed.
+        failed: u64,
+        /// Looks that say nothing: the runner itself had no time.
+        unknown: u64,
+        /// Pause between two looks, microseconds.
+        spacing_us: u64,
     },
     /// A chat outside the plan.
     Canary {
@@ -197,6 +215,11 @@ pub enum EventKind {
         /// What was read back afterwards, where there is something to read: the effect, not the answer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         read_back: Option<String>,
+    },
+    /// What an action had left stopped, killed or paused works again: the drain needs it.
+    BroughtBack {
+        /// Service.
+        service: String,
     },
     /// A chain step of the drain: `sync`, `finalize`.
     DrainStep {

@@ -11,6 +11,7 @@ pub mod calls;
 pub mod classify;
 pub mod format;
 mod gaps;
+mod health;
 pub mod judge;
 pub mod known;
 mod leases;

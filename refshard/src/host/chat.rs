@@ -70,6 +70,10 @@ pub async fn chat(
     if host.defect.dies_at(chats) {
         std::process::exit(1);
     }
+    if let Some(time) = host.defect.unwell_from(chats) {
+        // The tenth chat comes once.
+        let _only_once = host.unwell_until.set(crate::clock::instant() + time);
+    }
     let session = match resolve_and_authenticate(host, escrow_id, headers, body).await {
         Ok(session) => session,
         Err(refusal) => {

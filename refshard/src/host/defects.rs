@@ -153,10 +153,10 @@ impl Defect {
         self == Self::SilentDeath && chats >= 40
     }
 
-    /// `flapping-health`.
+    /// `flapping-health`: the chat that makes it unwell, and for how long.
     #[must_use]
-    pub fn is_unwell(self, second: u64) -> bool {
-        self == Self::FlappingHealth && second.is_multiple_of(3)
+    pub fn unwell_from(self, chats: u64) -> Option<std::time::Duration> {
+        (self == Self::FlappingHealth && chats == 10).then_some(std::time::Duration::from_secs(3))
     }
 }
 
@@ -219,7 +219,7 @@ impl Defect {
         false
     }
 
-    pub(super) const fn is_unwell(self, _second: u64) -> bool {
-        false
+    pub(super) const fn unwell_from(self, _chats: u64) -> Option<std::time::Duration> {
+        None
     }
 }

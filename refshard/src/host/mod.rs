@@ -31,7 +31,7 @@ mod votes;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -113,6 +113,8 @@ pub struct Host {
     leases: Option<Leases>,
     /// Chat requests since the start.
     chats: AtomicU64,
+    /// A planted defect answers 503 to looks at its health until then.
+    unwell_until: OnceLock<std::time::Instant>,
 }
 
 impl Host {
@@ -154,6 +156,7 @@ impl Host {
         });
         Ok(Arc::new(Self {
             chats: AtomicU64::new(0),
+            unwell_until: OnceLock::new(),
             leases,
             defect,
             chain: Chain::new(&config.chain_grpc).map_err(at(&config.chain_grpc))?,

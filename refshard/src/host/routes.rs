@@ -136,7 +136,7 @@ async fn shard(State(host): Shared, Path(id): Path<String>) -> Response<Body> {
 }
 
 async fn healthz(State(host): Shared) -> Response<Body> {
-    if host.defect.is_unwell(clock::unix_s().unsigned_abs()) {
+    if host.unwell_until.get().is_some_and(|until| clock::instant() < *until) {
         return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "unwell").response();
     }
     axum::response::IntoResponse::into_response("ok")

@@ -222,7 +222,7 @@ pub fn origin(url: &str) -> String {
 }
 
 /// An error with its causes: reqwest's own text names only the URL.
-fn chain(error: &reqwest::Error) -> String {
+pub(super) fn chain(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

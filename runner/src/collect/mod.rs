@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod gateway;
+pub mod health;
 pub mod host;
 pub mod join;
 pub mod leases;

@@ -71,13 +71,18 @@ impl Mocks {
         pool || ["mock-openai", "mock-dapi", "mock-chain"].contains(&service)
     }
 
-    /// Mock whose control is at a `host:port`.
-    #[must_use]
-    pub fn service_at(&self, origin: &str) -> Option<&str> {
+    /// Every control with the service it belongs to.
+    pub fn controls(&self) -> impl Iterator<Item = (&str, &Control)> {
         let others = [("mock-dapi", &self.dapi), ("mock-chain", &self.chain)];
         let pools = self.openai.iter().map(|pool| (pool.service.as_str(), &pool.control));
         let others = others.into_iter().filter_map(|(name, control)| Some((name, control.as_ref()?)));
-        pools.chain(others).find(|(_, control)| control.origin() == origin).map(|(name, _)| name)
+        pools.chain(others)
+    }
+
+    /// Mock whose control is at a `host:port`.
+    #[must_use]
+    pub fn service_at(&self, origin: &str) -> Option<&str> {
+        self.controls().find(|(_, control)| control.origin() == origin).map(|(name, _)| name)
     }
 
     /// Mock processes that a service name stands for: `mock-openai` may be one process, or one for each node.

@@ -70,6 +70,9 @@ pub async fn undo(
         if let Some(error) = on_service(&action, running, provider, context, logs).await? {
             return Err(RunnerError::environment(format!("for the drain: {what}: {error}")));
         }
+        if let Some(service) = action.service() {
+            context.dispatcher.log(EventKind::BroughtBack { service: service.to_owned() })?;
+        }
     }
     Ok(())
 }

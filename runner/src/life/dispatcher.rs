@@ -26,6 +26,8 @@ pub enum Message {
     Guard(Report),
     /// SIGINT or SIGTERM to the runner.
     Signal(&'static str),
+    /// What a watch saw, written as it is.
+    Seen(EventKind),
 }
 
 /// What is known about one service.
@@ -100,6 +102,12 @@ impl Dispatcher {
         })
     }
 
+    /// The clock of the run, for watches whose times stand in events.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.clock
+    }
+
     /// Microseconds since the run began.
     #[must_use]
     pub fn at_us(&self) -> u64 {
@@ -153,6 +161,7 @@ impl Dispatcher {
                 self.signals += 1;
                 self.log(EventKind::Signal { signal: name.to_owned() })
             }
+            Message::Seen(event) => self.log(event),
             Message::Guard(report) => self.take_report(report),
         }
     }

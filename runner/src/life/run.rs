@@ -20,6 +20,7 @@ use super::load::{Load, LoadEnd, Pause};
 use super::prepare::Prepared;
 use super::search::Searcher;
 use crate::clock::Clock;
+use crate::collect::health::{self, HealthWatch};
 use crate::collect::join::JoinInput;
 use crate::collect::leases::{self, LeaseWatch};
 use crate::collect::mocks::MockLogs;
@@ -73,7 +74,7 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
         .map_err(|error| RunnerError::environment(format!("making a temporary directory: {error}")))?;
     own(work.path())?;
     watch_signals(&inbox)?;
-    let reports = forward(inbox);
+    let reports = forward(inbox.clone());
     let mut guard = Guard::start(reports.clone())?;
     let mut provider = prepared.choice.provider();
     let mut context = Context {
@@ -85,7 +86,7 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
         resolved: &prepared.info.resolved,
         work: work.path(),
     };
-    let body = body(&prepared, provider.as_mut(), &mut context).await;
+    let body = body(&prepared, provider.as_mut(), &mut context, &inbox).await;
     note_end(context.dispatcher, body)?;
     context.dispatcher.phase(Phase::Judge)?;
     context.dispatcher.end_phase()?;
@@ -142,6 +143,7 @@ async fn body(
     prepared: &Prepared,
     provider: &mut dyn Provider,
     context: &mut Context<'_>,
+    inbox: &mpsc::Sender<Message>,
 ) -> Result<(), RunnerError> {
     context.dispatcher.phase(Phase::Start)?;
     let mut running = provider.start(context).await?;
@@ -158,6 +160,7 @@ async fn body(
     stage.snapshot(provider, context, Moment::Before).await?;
 
     let watch = LeaseWatch::start(&running.postgres, running.lease_ttl, context.dir)?;
+    let health = HealthWatch::start(health::targets(&running), context.dispatcher.clock(), inbox)?;
     context.dispatcher.phase(Phase::Load)?;
     let loaded = match stage.load(provider, context, &faults, &mut logs).await {
         Ok(LoadEnd::Died) => {
@@ -171,6 +174,10 @@ async fn body(
     context.dispatcher.phase(Phase::Drain)?;
     let drained = stage.drain(provider, context, &faults, &mut logs).await;
 
+    for (service, why) in context.dispatcher.through(health.stop()).await? {
+        let what = format!("health of {service}");
+        context.dispatcher.log(EventKind::EvidenceMissing { what, why })?;
+    }
     context.dispatcher.phase(Phase::Collect)?;
     if let Some(watch) = watch {
         context.dispatcher.through(watch.stop()).await??;

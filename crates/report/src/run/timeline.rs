@@ -181,7 +181,7 @@ fn sentence(event: &EventKind) -> Option<String> {
             let asked = if *planned { "as planned" } else { "although nobody asked for it" };
             format!("{service} ended {how}, {asked}")
         }
-        EventKind::Probe { service, ready, detail } => {
+        EventKind::Probe { service, ready, detail, .. } => {
             let detail = detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
             format!("{service} {}{detail}", if *ready { "is ready" } else { "is not ready" })
         }
@@ -192,6 +192,7 @@ fn sentence(event: &EventKind) -> Option<String> {
         EventKind::ActionDone { error: Some(error), action, .. } => {
             format!("action {action} failed: {error}")
         }
+        EventKind::BroughtBack { service } => format!("{service} was brought back for the drain"),
         EventKind::StepStarted { step, concurrency } => {
             format!("step {step} begins, {concurrency} in flight")
         }

@@ -1,10 +1,12 @@
 //! A9 `service-stability`: no required service ends, restarts, becomes unready or stops following the chain outside the
 //! planned actions.
 //!
-//! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`, `subscription-lost` (a host that is
-//! behind the chain's epoch at the end, july-findings J22). A service that an action names is exempt. Identity is pid,
-//! start time and the start time in its metrics, never health alone. What a probe says before the stack is up is no
-//! change. Source: design section 7, contract hosts 11.1 A8.
+//! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`, `health-lost` (looks at its health
+//! failed in a row while no action had it down, whether it came back or not), `subscription-lost` (a host that is
+//! behind the chain's epoch at the end, july-findings J22). A service that an action names may end and come back as
+//! another process; its health must be good outside the time of the action all the same. Identity is pid, start time and
+//! the start time in its metrics, never health alone. What a probe says before the stack is up is no change. Source:
+//! design section 7, contract hosts 11.1 A8.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,6 +16,7 @@ use evidence::rundir::EVENTS;
 use evidence::snapshot::Moment;
 
 use super::{Assertion, Case, snapshot_file};
+use crate::health;
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion =
@@ -40,7 +43,9 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                     event.seq,
                 ));
             }
-            EventKind::Probe { service, ready: false, detail } if up && !covers(&planned, service) => {
+            EventKind::Probe { service, ready: false, detail, failed_at_us }
+                if up && failed_at_us.is_empty() && !covers(&planned, service) =>
+            {
                 let detail = detail.as_deref().unwrap_or("no answer");
                 sheet.witness(about(
                     "not-ready",
@@ -53,7 +58,40 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     }
     identities(case, &planned, sheet);
+    health(case, sheet);
     following(case, sheet);
+}
+
+/// Nobody's health is lost for a while, unless an action explains it.
+fn health(case: &Case<'_>, sheet: &mut Sheet) {
+    let (events, actions) = (&case.evidence.events, &case.evidence.run.resolved.scenario.actions);
+    for row in health::rows(events) {
+        let Some(lost) = row.lost(&health::windows(events, actions, row.service)) else { continue };
+        let s = |us: u64| us as f64 / 1e6;
+        let text = format!(
+            "{} failed {} looks at its health in a row, from {:.3} s to {:.3} s of the run: {}",
+            row.service,
+            lost.count,
+            s(lost.first_us),
+            s(lost.last_us),
+            row.detail
+        );
+        sheet.witness(about("health-lost", row.service, text, lost.seq));
+    }
+    for event in events {
+        let EventKind::HealthWatched { service, good, failed, unknown, .. } = &event.event else { continue };
+        let (name, text) = if *good == 0 {
+            // It never showed any health: nothing could be lost, and that is said.
+            (format!("health-not-shown {service}"), "its health was never shown, so that a loss is not seen")
+        } else {
+            sheet.information("health-unknown", "looks while the runner itself had no time", *unknown);
+            (
+                "health-looks".to_owned(),
+                "looks at the health of services from the load to the end of the drain",
+            )
+        };
+        sheet.information(&name, text, good + failed + unknown);
+    }
 }
 
 /// At the end every host is in the epoch of the chain: blocks reach it, whatever cut it off before.
@@ -153,11 +191,9 @@ fn about(reason: &str, service: &str, text: String, seq: u64) -> Witness {
     witness
 }
 
-/// Whether an action names this service, or the group it belongs to: `host-1` stands for `host-1-0` and `host-1-1`,
-/// `router` for every router.
+/// Whether an action names this service, or the group it belongs to.
 fn covers(planned: &BTreeSet<&str>, service: &str) -> bool {
-    let group = service.rsplit_once('-').map(|(group, _)| group);
-    planned.contains(service) || group.is_some_and(|group| planned.contains(group))
+    planned.iter().any(|name| health::names(name, service))
 }
 
 /// Services that an action of the scenario stops, kills, pauses or restarts.

@@ -35,6 +35,12 @@ pub fn slow(files: &mut Files, count: usize) {
     }
 }
 
+/// The watch of health saw these looks fail.
+pub fn failed_looks(service: &str, ready: bool, failed_at_us: &[u64]) -> EventKind {
+    let (service, detail) = (service.to_owned(), Some("503 Service Unavailable".to_owned()));
+    EventKind::Probe { service, ready, detail, failed_at_us: failed_at_us.to_vec() }
+}
+
 /// The chain is in the next epoch at the end, and all hosts name it.
 pub fn epoch_moves(files: &mut Files) {
     let last = files.snapshot(Moment::DrainFinal);
@@ -136,8 +142,21 @@ pub static DEFECTS: &[Defect] = &[
         fires: &[(A9, "not-ready")],
         plant: |files| {
             let service = "ref-gateway".to_owned();
-            files.event_in_load(EventKind::Probe { service, ready: false, detail: None });
+            files.event_in_load(EventKind::Probe {
+                service,
+                ready: false,
+                detail: None,
+                failed_at_us: Vec::new(),
+            });
             "ref-gateway became unready".to_owned()
+        },
+    },
+    Defect {
+        name: "A9.5 health is lost under load and comes back by itself",
+        fires: &[(A9, "health-lost")],
+        plant: |files| {
+            files.event_in_load(failed_looks("host-1", true, &[700_000, 950_000, 1_200_000]));
+            "host-1 failed 3 looks at its health in a row".to_owned()
         },
     },
     Defect {

@@ -14,7 +14,7 @@ use scenario::units::{Micros, Ppb};
 
 use super::Files;
 use super::catalogue::{account, answer, http_error, logs, place, refused};
-use super::defects_run::epoch_moves;
+use super::defects_run::{epoch_moves, failed_looks};
 use super::defects_session::{lease, seen_as};
 use super::log::{SLOTS, tx};
 
@@ -216,10 +216,21 @@ pub const TWINS: &[(&str, Change)] = &[
     }),
     ("A9: a probe that is not ready before the stack is up", |files| {
         let (service, detail) = ("ref-gateway".to_owned(), None);
-        let event = EventKind::Probe { service, ready: false, detail };
+        let event = EventKind::Probe { service, ready: false, detail, failed_at_us: Vec::new() };
         let first = files.events[1].clone();
         files.events.insert(2, evidence::event::Event { event, ..first });
         files.number_events();
+    }),
+    ("A9: health is lost while a planned pause holds, and two single looks fail", |files| {
+        files.event_in_load(failed_looks("host-0", true, &[100_000, 350_000]));
+        files.acted(action(ServiceAction::Pause("host-1".to_owned()), vec![]));
+        let paused_us = files.events.iter().map(|event| event.at_us).max().expect("the story has events");
+        let looks: Vec<u64> = (1..=4).map(|look| paused_us + look * 250_000).collect();
+        files.event_in_load(failed_looks("host-1", false, &looks));
+        files.event_in_load(EventKind::BroughtBack { service: "host-1".to_owned() });
+        let brought = |event: &evidence::event::Event| matches!(event.event, EventKind::BroughtBack { .. });
+        let at = files.events.iter().position(brought).expect("just planted");
+        files.events[at].at_us = paused_us + 1_000_000;
     }),
     ("A10: a failed request that can be followed", |files| {
         expected_failure(files);
