@@ -147,7 +147,7 @@ fn again(run: &Run) {
     let output = runner()
         .args(["repro", &dir.file_name().unwrap().to_string_lossy(), bundle["failure"].as_str().unwrap()])
         .args(["--analysis-only", "--results"])
-        .arg(run.results.path())
+        .arg(run.results.path().join("results"))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
