@@ -235,6 +235,9 @@ pub struct Minimum {
     /// Requests answered from the gateway's response cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached: Option<u64>,
+    /// Escrows that the chain settled during the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<u64>,
     /// In a search: lowest concurrency that must pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,

@@ -20,6 +20,7 @@ mod lines;
 pub mod load;
 mod locks;
 pub mod oracle;
+mod ordinals;
 pub mod requests;
 pub mod rules;
 mod scan;

@@ -10,8 +10,8 @@ use evidence::raw::RawLine;
 use evidence::record::ClientClass;
 use evidence::run::RunInfo;
 use evidence::rundir::{
-    ACCOUNTING, DAPI_CALLS, DIFFS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, INFERENCES, NODE_CALLS, PLAN,
-    REQUESTS, RUN, RunReader, SNAPSHOT_FILE, SNAPSHOTS,
+    ACCOUNTING, CHAIN_CALLS, DAPI_CALLS, DIFFS, DRAIN, EVENTS, FAULTS_APPLIED, HITS, INFERENCES, NODE_CALLS,
+    PLAN, REQUESTS, RUN, RunReader, SNAPSHOT_FILE, SNAPSHOTS,
 };
 use evidence::snapshot::{Moment, SNAPSHOT_VERSION, Snapshot};
 use serde::de::DeserializeOwned;
@@ -22,6 +22,7 @@ use crate::lines::{
     DapiLine, DiffLine, HitLine, InferenceLine, JoinedLine, NodeCallLine, PlanLine, RecordLine, parse,
     parse_any,
 };
+use crate::ordinals::OrdinalFold;
 use crate::requests::{Ids, JoinedRows, Plan, Records};
 use crate::sessions::Sessions;
 use crate::table::{Name, Names};
@@ -88,7 +89,8 @@ impl Evidence {
         let hits = files.hits(&ids);
         let mut allocator = files.allocator();
         let joined = files.joined(&ids, run.resolved.requests_max);
-        let calls = files.calls(&run, &ids, &joined, &hits, &mut allocator);
+        let mut calls = files.calls(&run, &ids, &joined, &hits, &mut allocator);
+        calls.oracle.differ_in_all(files.unlike_rules(&run, &hits));
         let events = events(reader, &mut files.missing);
         let applied = files.applied();
         let mut drain: Vec<DrainSample> =
@@ -126,6 +128,7 @@ impl Evidence {
             ("mock-chain/hits", HITS),
             ("mock-openai/calls", NODE_CALLS),
             ("mock-dapi/calls", DAPI_CALLS),
+            ("mock-chain/calls", CHAIN_CALLS),
         ];
         for event in &self.events {
             if let EventKind::EvidenceMissing { what, why } = &event.event {
@@ -388,6 +391,24 @@ impl Files<'_> {
             Ok(())
         });
         allocator
+    }
+
+    /// Calls of allocator and chain that are not as the rules about them select.
+    fn unlike_rules(&mut self, run: &RunInfo, hits: &Hits) -> Vec<String> {
+        let mut ordinals = OrdinalFold::new(&run.resolved);
+        if ordinals.needs_dapi() {
+            self.each(DAPI_CALLS, |raw, _, _| {
+                ordinals.take_dapi(&parse_any(raw.bytes)?);
+                Ok(())
+            });
+        }
+        if ordinals.needs_chain() {
+            self.each(CHAIN_CALLS, |raw, _, _| {
+                ordinals.take_chain(&parse_any(raw.bytes)?);
+                Ok(())
+            });
+        }
+        ordinals.finish(hits, &self.names)
     }
 
     fn joined(&mut self, ids: &Ids, planned: u64) -> JoinedRows {

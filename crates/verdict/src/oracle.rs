@@ -42,6 +42,13 @@ impl Oracle {
             self.differences.push(text);
         }
     }
+
+    /// Differences about calls that belong to no request.
+    pub(crate) fn differ_in_all(&mut self, texts: Vec<String>) {
+        self.differences_total += texts.len() as u64;
+        let room = DIFFERENCES_MAX.saturating_sub(self.differences.len());
+        self.differences.extend(texts.into_iter().take(room));
+    }
 }
 
 /// Node instances that a rule applies to.

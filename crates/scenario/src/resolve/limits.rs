@@ -88,11 +88,13 @@ fn ends(table: &mut Table<'_>, resolved: &Resolved) {
     table.judged("minimum.fault_hits", scenario.minimum.fault_hits.as_ref());
     table.judged("minimum.cancelled", scenario.minimum.cancelled.as_ref());
     table.judged("minimum.validations", scenario.minimum.validations.as_ref());
+    table.judged("minimum.take_overs", scenario.minimum.take_overs.as_ref());
     for (class, least) in &scenario.minimum.classes {
         let class = serde_json::to_value(class).ok().and_then(|word| word.as_str().map(str::to_owned));
         table.set(&format!("minimum.classes.{}", class.unwrap_or_default()), least, None);
     }
     table.judged("minimum.cached", scenario.minimum.cached.as_ref());
+    table.judged("minimum.settled", scenario.minimum.settled.as_ref());
     table.judged("minimum.step", scenario.minimum.step.as_ref());
 }
 

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use evidence::assertion::AssertionId;
 use evidence::event::EventKind;
-use evidence::rundir::{ACCOUNTING, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS};
+use evidence::rundir::{ACCOUNTING, CHAIN_CALLS, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS};
+use evidence::snapshot::Moment;
 use scenario::fault::{CallKind, FaultAction, RequestClass};
 
 use super::{Assertion, Case, about_request};
@@ -78,6 +79,11 @@ fn word<T: serde::Serialize>(value: &T) -> String {
 }
 
 fn oracle(case: &Case<'_>, sheet: &mut Sheet) {
+    let faults = &case.evidence.run.resolved.scenario.faults;
+    // Without such a rule nobody needs that log.
+    if faults.iter().any(|rule| matches!(rule.action, FaultAction::Chain(_))) {
+        case.evidence.missing_of(&[CHAIN_CALLS]).into_iter().for_each(|input| sheet.missing(input));
+    }
     for difference in case.oracle.differences.iter().take(DIFFERENCES_NAMED_MAX) {
         sheet.missing(format!("plan and hit log disagree: {difference}"));
     }
@@ -99,7 +105,11 @@ fn actions(case: &Case<'_>, sheet: &mut Sheet) {
         match done.next() {
             Some(None) => {}
             Some(Some(error)) => sheet.missing(format!("action {ordinal} {what} failed: {error}")),
-            None => sheet.missing(format!("action {ordinal} {what} did not take place")),
+            None => {
+                let after = serde_json::to_string(&action.after).unwrap_or_default();
+                let why = "its trigger was not reached, or the one of an action before it";
+                sheet.missing(format!("action {ordinal} {what} did not take place: {why} (after {after})"));
+            }
         }
     }
 }
@@ -137,6 +147,13 @@ fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
             sheet.missing(format!("{seen} answers came from the cache, minimum.cached is {least}"));
         }
     }
+    if let Some(least) = scenario.minimum.settled {
+        match settled(case) {
+            Ok(seen) if seen >= least => {}
+            Ok(seen) => sheet.missing(format!("{seen} escrows were settled, minimum.settled is {least}")),
+            Err(missing) => sheet.missing(missing),
+        }
+    }
     let cancelled =
         case.decided.values().filter(|decided| decided.class == RequestClass::Cancelled).count() as u64;
     if let Some(minimum) = scenario.minimum.cancelled
@@ -144,4 +161,15 @@ fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
     {
         sheet.missing(format!("{cancelled} requests were cancelled, minimum.cancelled is {minimum}"));
     }
+}
+
+/// Escrows that the chain shows as settled at the end and did not show so before the load; the reason, where it can't be
+/// seen.
+fn settled(case: &Case<'_>) -> Result<u64, String> {
+    let at = |moment: Moment| -> Result<&[u64], String> {
+        let chain = case.evidence.snapshot(moment)?.chain.as_ref();
+        Ok(&chain.ok_or_else(|| format!("the chain at {}: minimum.settled needs it", moment.dir()))?.settled)
+    };
+    let before = at(Moment::Before)?;
+    Ok(at(Moment::DrainFinal)?.iter().filter(|escrow| !before.contains(escrow)).count() as u64)
 }

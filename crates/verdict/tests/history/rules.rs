@@ -1,12 +1,13 @@
 //! Named rules: each quirk passes with its rule, says where it was used, and is a fail with `--no-rule`.
 
 use crate::support::catalogue::{http_error, without_tx};
+use crate::support::twins::dapi_hits;
 use crate::support::{Files, good};
 use evidence::assertion::{AssertionId, Status};
 use evidence::exit::Outcome;
 use evidence::record::ClientClass;
 use evidence::snapshot::Moment;
-use scenario::fault::{Because, DapiCall, DapiFault, Expect, FaultAction, Place, RequestClass};
+use scenario::fault::{Because, DapiFault, Expect, RequestClass, Select};
 use verdict::rules::{ALL, CACHED_NODE, GHOST, PREPARE_FAILURE, Rule, SPLIT_ID, UNLOADED};
 
 /// A quirk, the rule that excuses it, and what fires without the rule.
@@ -43,19 +44,7 @@ fn ghost(files: &mut Files) {
 
 /// The allocator is out; a host calls a node that it knows.
 fn cached_node(files: &mut Files) {
-    let mut rule = files.run.resolved.scenario.faults[0].clone();
-    rule.id = "dapi-out".to_owned();
-    rule.place = Place { dapi: Some(DapiCall::Acquire), ..Place::default() };
-    rule.action = FaultAction::Dapi(DapiFault::Outage(true));
-    files.run.resolved.scenario.faults.push(rule);
-    let hit = scenario::control::Hit {
-        rule: "dapi-out".to_owned(),
-        place: "host-1".to_owned(),
-        kind: None,
-        request_id: None,
-        ..files.hits[0].clone()
-    };
-    files.hits.push(hit);
+    dapi_hits(files, DapiFault::Outage(true), Select::All(true), &[1]);
     let call = files.joined[7].calls[0].call;
     files.calls.iter_mut().filter(|c| c.call == call).for_each(|c| c.lock = None);
 }

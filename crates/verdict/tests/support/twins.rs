@@ -8,7 +8,11 @@ use evidence::event::EventKind;
 use evidence::leases::LeaseSeen;
 use evidence::record::ClientClass;
 use evidence::snapshot::{Lease, Missing, Moment, Tx};
-use scenario::fault::{Because, EndingKind, Expect, RequestClass};
+use scenario::control::DapiCallRecord;
+use scenario::fault::{
+    Because, ChainFault, DapiCall, DapiFault, EndingKind, Expect, FaultAction, Place, Refusal, RequestClass,
+    Select,
+};
 use scenario::model::{Action, Limit, Saturation, ServiceAction, Trigger};
 use scenario::units::{Micros, Ppb};
 
@@ -249,7 +253,7 @@ pub const TWINS: &[(&str, Change)] = &[
     ("A11: a cancelled request may be anything in accounting", |files| {
         let cancelled = expected(RequestClass::Cancelled, Some(Because::ClientCancelled), None);
         files.run.resolved.scenario.workload.cancel = Some(scenario::model::Cancel {
-            select: scenario::fault::Select::Ids(vec![files.records[7].id.clone()]),
+            select: Select::Ids(vec![files.records[7].id.clone()]),
             phase: scenario::model::CancelPhase::FirstContent,
             event: None,
             after: Default::default(),
@@ -261,20 +265,7 @@ pub const TWINS: &[(&str, Change)] = &[
         account(files, 7, "failed");
     }),
     ("A11: calls without a lock while the allocator is out", |files| {
-        let mut rule = files.run.resolved.scenario.faults[0].clone();
-        rule.id = "dapi-out".to_owned();
-        rule.place =
-            scenario::fault::Place { dapi: Some(scenario::fault::DapiCall::Acquire), ..Default::default() };
-        rule.action = scenario::fault::FaultAction::Dapi(scenario::fault::DapiFault::Outage(true));
-        files.run.resolved.scenario.faults.push(rule);
-        let hit = scenario::control::Hit {
-            rule: "dapi-out".to_owned(),
-            place: "host-1".to_owned(),
-            kind: None,
-            request_id: None,
-            ..files.hits[0].clone()
-        };
-        files.hits.push(hit);
+        dapi_hits(files, DapiFault::Outage(true), Select::All(true), &[1]);
         let call = files.joined[7].calls[0].call;
         files.calls.iter_mut().filter(|c| c.call == call).for_each(|c| c.lock = None);
     }),
@@ -344,7 +335,7 @@ fn cached(files: &mut Files, index: usize) {
 /// What must be unknown, and words that say what is missing.
 pub const UNKNOWN: &[(&str, &str, Change)] = &[
     ("a fraction of zero hits nothing", "hit nothing", |files| {
-        files.run.resolved.scenario.faults[0].select = scenario::fault::Select::Fraction(Ppb::ZERO);
+        files.run.resolved.scenario.faults[0].select = Select::Fraction(Ppb::ZERO);
         files.hits.clear();
         unhit(files);
     }),
@@ -366,6 +357,41 @@ pub const UNKNOWN: &[(&str, &str, Change)] = &[
     }),
     ("a selected call was not hit", "carried out no rule", |files| {
         unhit(files);
+    }),
+    ("an acquire that was to be refused never came", "dapi-rule did not hit call 2", |files| {
+        let calls = Select::Calls(vec![1, 2]);
+        dapi_hits(files, DapiFault::Reject(Refusal::Unavailable), calls, &[1]);
+    }),
+    (
+        "an acquire was refused that was not to be",
+        "dapi-rule hit call 3, which it does not select",
+        |files| {
+            let calls = Select::Calls(vec![1]);
+            dapi_hits(files, DapiFault::Reject(Refusal::Unavailable), calls, &[1, 3]);
+        },
+    ),
+    ("an outage lets acquires through", "dapi-rule hit Acquire 901 and 903 and let 902 through", |files| {
+        dapi_hits(files, DapiFault::Outage(true), Select::All(true), &[901, 903]);
+        files.dapi.push(DapiCallRecord {
+            ordinal: 902,
+            rule: None,
+            ..files.dapi[files.dapi.len() - 1].clone()
+        });
+    }),
+    ("a hit of the allocator without its call", "2 hits of dapi-rule, 1 calls that show it", |files| {
+        dapi_hits(files, DapiFault::Outage(true), Select::All(true), &[1]);
+        files.hits.push(files.hits[files.hits.len() - 1].clone());
+    }),
+    ("a rule on the chain without the log of its calls", "faults/chain-calls.jsonl", |files| {
+        dapi_hits(files, DapiFault::Outage(true), Select::All(true), &[1]);
+        let rule = files.run.resolved.scenario.faults.last_mut().expect("it was pushed");
+        rule.place = Place { chain: Some("*".to_owned()), ..Place::default() };
+        rule.action = FaultAction::Chain(ChainFault::Fail(true));
+    }),
+    ("fewer escrows were settled than the scenario wants", "minimum.settled is 2", |files| {
+        files.run.resolved.scenario.minimum.settled = Some(2);
+        files.from(Moment::Before, |s| s.chain.as_mut().expect("the story has it").settled = vec![9]);
+        files.from(Moment::DrainFinal, |s| s.chain.as_mut().expect("the story has it").settled = vec![9, 11]);
     }),
     ("A7.6 one replica can't be reached", "host-1/11/diffs at drain-final", |files| {
         let snapshot = files.snapshot(Moment::DrainFinal);
@@ -481,6 +507,35 @@ pub const UNKNOWN: &[(&str, &str, Change)] = &[
 ];
 
 /// Turns every hit into a plain completed call.
+/// A rule that refuses acquires, and those that it refused, in both logs.
+pub fn dapi_hits(files: &mut Files, fault: DapiFault, select: scenario::fault::Select, ordinals: &[u64]) {
+    let mut rule = files.run.resolved.scenario.faults[0].clone();
+    rule.id = "dapi-rule".to_owned();
+    rule.place = Place { dapi: Some(DapiCall::Acquire), ..Place::default() };
+    rule.action = FaultAction::Dapi(fault);
+    rule.select = select;
+    files.run.resolved.scenario.faults.push(rule);
+    for ordinal in ordinals {
+        files.hits.push(scenario::control::Hit {
+            rule: "dapi-rule".to_owned(),
+            place: "host-1".to_owned(),
+            kind: None,
+            request_id: None,
+            attempt: *ordinal,
+            ..files.hits[0].clone()
+        });
+        files.dapi.push(DapiCallRecord {
+            seq: 10_000 + ordinal,
+            ordinal: *ordinal,
+            lock: None,
+            node: None,
+            result: "refused".to_owned(),
+            rule: Some("dapi-rule".to_owned()),
+            ..files.dapi[0].clone()
+        });
+    }
+}
+
 fn unhit(files: &mut Files) {
     let plain = |rule: &mut Option<String>, status: &mut Option<u16>| {
         if rule.take().is_some() {
