@@ -23,6 +23,9 @@ const SYNC_ROUNDS_MAX: u32 = 12;
 /// Looks at the signals after one round of sync, and the pause between them.
 const QUIET_LOOKS_MAX: u32 = 20;
 const QUIET_PAUSE: Duration = Duration::from_millis(50);
+/// Looks in a row at which no execution runs any more, before the rules about executions go off; and the longest wait.
+const ENDED_LOOKS: u32 = 3;
+const ENDED_LIMIT: Duration = Duration::from_secs(2);
 /// Time limit of one sync or finalize call; it is shorter where the whole drain may not take that long.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// Shortest limit of such a call: what works at all is done by then.
@@ -219,6 +222,30 @@ fn log_step(
         Err(why) => (None, Some(why.chars().take(DETAIL_LEN_MAX).collect())),
     };
     dispatcher.log(EventKind::DrainStep { what: what.to_owned(), escrow: escrow.to_owned(), status, detail })
+}
+
+/// Waits until the attempts that the load has begun are over. The loser of a race may reach its node after its client was
+/// answered: selected by a rule that is off by then, its call would contradict the plan. What still runs at the limit
+/// waits for a limit of the protocol, and makes no calls.
+///
+/// # Errors
+/// [`RunnerError::RunDir`].
+pub async fn executions_ended(running: &Running, dispatcher: &mut Dispatcher) -> Result<(), RunnerError> {
+    let deadline = tokio::time::Instant::now() + ENDED_LIMIT;
+    let mut looks = 0;
+    while looks < ENDED_LOOKS && tokio::time::Instant::now() < deadline && dispatcher.signals == 0 {
+        let signals = dispatcher.through(read_signals(running)).await?;
+        let nodes = dispatcher.through(running.mocks.openai_stats()).await?;
+        let calls = |stats: OpenaiStats| {
+            stats.nodes.iter().map(|node| node.execution.active + node.execution.queued).sum::<u64>()
+        };
+        let open = signals.get("gateway_attempts_open").copied().flatten();
+        let ended = open == Some(0.0) && nodes.is_ok_and(|stats| calls(stats) == 0);
+        looks = if ended { looks + 1 } else { 0 };
+        // A signal cuts the pause; the loop ends by its own condition then.
+        let _cut = dispatcher.during(tokio::time::sleep(QUIET_PAUSE)).await?;
+    }
+    Ok(())
 }
 
 /// Reads every signal of [`SIGNALS`]; what can't be read is `None`, which is never zero.

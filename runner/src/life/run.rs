@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::actions;
 use super::dispatcher::{Dispatcher, INBOX_MAX, Message};
-use super::drain::{DrainLimits, Drainer};
+use super::drain::{self, DrainLimits, Drainer};
 use super::faults::{self, FaultConfigs, RulesOn};
 use super::load::{Load, LoadEnd, Pause};
 use super::prepare::Prepared;
@@ -280,6 +280,7 @@ impl Stage<'_> {
     ) -> Result<Synced<'_>, RunnerError> {
         // A mock that is down can't take its rules off: services come back first.
         actions::undo(self.running, provider, context, logs).await?;
+        drain::executions_ended(self.running, context.dispatcher).await?;
         faults.apply(RulesOn::ValidationOnly, self.running, context.dispatcher, context.dir).await?;
         let drain = &self.prepared.info.resolved.scenario.drain;
         // After Ctrl-C the drain is brief: what is not quiet by then is written as interrupted.
