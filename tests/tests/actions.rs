@@ -145,6 +145,23 @@ fn actions_on_chain_and_allocator_take_effect_or_are_refused() {
     assert!(run.text().contains("does not stand"), "{}", run.text());
 }
 
+/// What a file says must happen: an action whose moment never comes leaves the run without its proof.
+#[test]
+fn an_action_whose_trigger_is_never_reached_is_never_green() {
+    let never =
+        "  - { after: { nonce: 1000000 }, do: { restart: host-1 }, expect: [ { class: success } ] }\n";
+    let run = Run::of(&scenario(&(never.to_owned() + &action(20, "chain: { blocks: 1 }"))), &[]).expect(4);
+    assert!(events(&run, "action-intended").is_empty(), "actions are carried out in their order");
+    for what in ["action 0 {\"restart\":\"host-1\"}", "action 1 {\"chain\":{\"blocks\":1}}"] {
+        let told = run.judged();
+        assert!(told.contains(&format!("{what} did not take place")), "{what}: {told}");
+    }
+    // A count beyond the plan can be told from the file alone: nothing is started.
+    let run = Run::of(&scenario(&action(500, "restart: host-1")), &[]).expect(2);
+    assert!(run.dirs().is_empty());
+    assert!(run.text().contains("actions[0].after"), "{}", run.text());
+}
+
 /// Whether this machine can run a Postgres server of its own.
 fn postgres_is_here() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

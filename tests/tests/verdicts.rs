@@ -173,7 +173,10 @@ fn known_findings_of_the_july_build_are_accepted_when_asked_for() {
     let text = std::fs::read_to_string(support::root().join("scenarios/partial-stream.yaml")).unwrap();
     // The limit and the least count are about a build that ends such streams well.
     let text = with(&text, "  error_rate: 0\n", "  success_rps_min: 0\n");
-    let text = with(&text, "  classes: { expected-failure: 16 }\n", "");
+    let text = with(&text, "  classes: { expected-failure: 24 }\n", "");
+    // Half the load: of each reason fifty witnesses are kept, and what was not kept fits no entry.
+    let text = with(&text, "requests: 160", "requests: 80");
+    let text = with(&text, "fault_hits: 24", "fault_hits: 6");
     let run = Run::of(&text, &["--personality", "july"]).expect(1);
     let analyze = |args: &[&str]| {
         let run_id = run.dir().file_name().unwrap().to_owned();
@@ -188,8 +191,59 @@ fn known_findings_of_the_july_build_are_accepted_when_asked_for() {
     };
     let known = ["--known-findings", "scenarios/known/july-2026.yaml"];
     let output = analyze(&known);
-    assert_eq!(output.status.code(), Some(1), "known is not accepted");
+    assert_eq!(output.status.code(), Some(1), "known is not accepted\n{}", run.judged());
     let output = analyze(&[known[0], known[1], "--accept-known"]);
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{told}{}", String::from_utf8_lossy(&output.stderr));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}{errors}{}", run.judged());
+}
+
+/// One participant: nobody races it, and nobody votes against it.
+const LONE_HOST: &str = "
+version: 1
+name: lone-host
+description: The only host fails one request, and is on probation when the next one comes.
+seed: 42
+devshard: { participants: 1, slots: 1, escrows: 1, storage: sqlite, settings: { speed_policy: legacy } }
+pool:
+  - { name: node-a, profile: fast }
+  - { name: node-b, profile: fast }
+workload:
+  stream_ratio: 0
+  prompt: { input_tokens: 64 }
+  max_tokens: 16
+  timeout: protocol
+  steps: [ { concurrency: 1, requests: 2 } ]
+faults:
+  - id: dead-a
+    where: { node: node-a }
+    select: { ids: [lone-host-42-000000] }
+    do: { status: 503 }
+    expect: [ { class: expected-failure } ]
+  - id: dead-b
+    where: { node: node-b }
+    select: { ids: [lone-host-42-000000] }
+    do: { status: 503 }
+    expect: [ { class: expected-failure } ]
+thresholds: {}
+validity: { mock_saturation: forbidden }
+drain: { timeout: 15s, stable_samples: 3, interval: 300ms }
+minimum: { fault_hits: 1 }
+";
+
+/// The entries of the held-back answer and of the inference that stays started: no committed scenario has a single host.
+#[test]
+#[ignore = "make prove: two requests wait for the protocol's limits, half a minute"]
+fn a_lone_host_of_july_shows_the_findings_that_need_one() {
+    let known = ["--personality", "july", "--known-findings", "scenarios/known/july-2026.yaml"];
+    let run = Run::of(LONE_HOST, &known).expect(1);
+    let entries = run.json("summary.json")["known"]["entries"].clone();
+    for (assertion, words) in [("A11", "on probation is held back"), ("A6", "so that it stays started")] {
+        let of = |entry: &&serde_json::Value| {
+            let finding = &entry["finding"];
+            finding["assertion"] == assertion && finding["because"].as_str().unwrap().contains(words)
+        };
+        let entry = entries.as_array().unwrap().iter().find(of).unwrap();
+        assert_eq!((&entry["state"], &entry["count"]), (&"known".into(), &1.into()), "{}", run.judged());
+    }
 }

@@ -116,6 +116,11 @@ async fn work(host: Arc<Host>, session: Arc<HostSession>, candidate: Candidate) 
                 if july {
                     stage(&host, "validation_started", "ok");
                     failed(&host, &session, candidate.id, "validate_err", "leased by another instance");
+                } else {
+                    LogLine::new(Level::Info, "devshardd: validation leased by another instance")
+                        .field("escrow", &session.params.escrow_id)
+                        .field("inference", candidate.id)
+                        .emit();
                 }
                 session.drop_candidate(candidate.id, july);
                 return unqueue(&host, &session);

@@ -111,8 +111,13 @@ impl Run {
 
     /// Asserts the exit code.
     pub fn expect(self, code: i32) -> Self {
-        assert_eq!(self.code(), code, "{}", self.text());
+        assert_eq!(self.code(), code, "{}{}", self.text(), self.judged());
         self
+    }
+
+    /// What the assertions found, for messages of failed tests: the directory is gone when they are read.
+    pub fn judged(&self) -> String {
+        self.dirs().iter().map(|dir| judged(dir)).collect()
     }
 }
 
@@ -133,6 +138,34 @@ pub fn json(path: &Path) -> Value {
 pub fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Every assertion that did not hold, with each reason and witness that it kept, and what the known findings left over.
+pub fn judged(dir: &Path) -> String {
+    let (path, mut text) = (dir.join("assertions.json"), String::new());
+    if !path.exists() {
+        return format!("{}: no assertions.json\n", dir.display());
+    }
+    for result in json(&path)["results"].as_array().unwrap() {
+        let status = result["status"].as_str().unwrap();
+        if matches!(status, "pass" | "not-applicable") {
+            continue;
+        }
+        let (id, total) = (result["id"].as_str().unwrap(), &result["witnesses_total"]);
+        text += &format!("{id} {status}: {total} found\n");
+        for missing in result["missing"].as_array().unwrap() {
+            text += &format!("  missing: {}\n", missing.as_str().unwrap());
+        }
+        for witness in result["witnesses"].as_array().unwrap() {
+            let (reason, message) = (&witness["reason"], &witness["message"]);
+            text += &format!("  {}: {}\n", reason.as_str().unwrap(), message.as_str().unwrap());
+        }
+    }
+    let known = &json(&dir.join("summary.json"))["known"];
+    if known.is_object() {
+        text += &format!("known findings: {} new, accepted {}\n", known["new"], known["accepted"]);
+    }
+    text
 }
 
 /// Ids of the assertions with a status.
