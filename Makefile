@@ -59,6 +59,7 @@ bench: build
 	$(CARGO) run --locked --profile demo -p stats --example throughput
 	$(CARGO) run --locked --profile demo -p verdict --example evaluate
 	$(CARGO) run --locked --profile demo -p runner --example start_times -- $(BIN)/runner
+	$(CARGO) run --locked --profile demo -p runner --example join_memory -- 200000
 
 ## loadgen beside wrk, oha, vegeta and k6 (those that are installed), pinned and interleaved.
 bench-load:

@@ -12,6 +12,7 @@ use crate::error::RunnerError;
 use crate::input::{Overrides, Setting};
 use crate::judge::Known;
 use crate::life::prepare::Options;
+use crate::stack::attach::AttachArgs;
 use crate::stack::compose::ComposeArgs;
 use crate::stack::{Choice, StackKind};
 use crate::view::tell;
@@ -174,7 +175,8 @@ pub struct StackArgs {
     /// Folder with the programs; by default the folder of this one.
     #[arg(long, env = "PROOFLOAD_BIN_DIR")]
     pub bin_dir: Option<PathBuf>,
-    /// What runs: `embedded` starts child processes on loopback, `compose` containers on a local engine.
+    /// What runs: `embedded` starts child processes on loopback, `compose` containers on a local engine, `attach`
+    /// starts nothing and uses what runs at `--gateway` and `--host`.
     #[arg(long, value_enum, default_value_t = StackKind::Embedded)]
     pub stack: StackKind,
     /// Personality of the reference Devshard.
@@ -190,6 +192,9 @@ pub struct StackArgs {
     /// Flags of the Compose stack.
     #[command(flatten)]
     pub compose: ComposeArgs,
+    /// Where a running environment is.
+    #[command(flatten)]
+    pub attach: AttachArgs,
 }
 
 impl StackArgs {
@@ -204,6 +209,7 @@ impl StackArgs {
             defect,
             compose: self.compose.clone(),
             devshard_bin: self.devshard_bin.clone(),
+            attach: self.attach.clone(),
         }
     }
 }
@@ -415,6 +421,7 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             bin_dir: args.stack.bin_dir,
             compose: args.stack.compose,
             devshard_bin: args.stack.devshard_bin,
+            attach: args.stack.attach,
         }),
         Command::List(args) => commands::list::list(&args.results),
         Command::Show(args) => commands::list::show(&args.run.results.results, &args.run.run, args.format),

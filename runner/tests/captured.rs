@@ -3,15 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use evidence::accounting::JoinWay;
+use evidence::accounting::{JoinWay, JoinedRequest};
 use evidence::record::RequestRecord;
-use evidence::rundir::RunDir;
+use evidence::rundir::{ACCOUNTING, LOGS, NODE_CALLS, REQUESTS, RunDir, RunReader};
 use evidence::sessions::SessionLog;
 use evidence::snapshot::{Moment, Snapshot};
 use runner::collect::ask::Ask;
-use runner::collect::join::{JoinInput, join};
+use runner::collect::join::{PART_LEN, Source, join};
 use runner::collect::{Escrows, HostSurface, Surfaces, gateway, host, metrics};
 use scenario::control::{NodeCall, NodeOutcome};
 use scenario::fault::CallKind;
@@ -103,11 +103,34 @@ fn client(id: &RequestId, index: u64, escrow: &str) -> RequestRecord {
     record
 }
 
+/// What the join makes of a run with these records, calls, and logs of gateway and host.
+async fn joined(
+    address: &str,
+    records: &[RequestRecord],
+    calls: &[NodeCall],
+    [gateway, host]: [&str; 2],
+) -> Vec<JoinedRequest> {
+    let work = tempfile::tempdir().unwrap();
+    let dir = RunDir::create(work.path(), "run").unwrap();
+    let mut out = dir.append(REQUESTS).unwrap();
+    records.iter().for_each(|record| out.write(record).unwrap());
+    let mut out = dir.append(NODE_CALLS).unwrap();
+    calls.iter().for_each(|call| out.write(call).unwrap());
+    std::fs::create_dir_all(dir.path(LOGS)).unwrap();
+    for (name, text) in [("gateway", gateway), ("host-0", host)] {
+        std::fs::write(dir.path(&format!("{LOGS}/{name}.log")), text).unwrap();
+    }
+    let source = Source::of(&dir, "salt".to_owned(), HashMap::new(), None, PART_LEN);
+    let mut out = dir.append(ACCOUNTING).unwrap();
+    join(&surfaces(address), &source, &mut out).await.unwrap();
+    RunReader::new(dir.root()).lines(ACCOUNTING).unwrap().map(Result::unwrap).collect()
+}
+
 #[tokio::test]
 async fn every_captured_accounting_row_is_found_and_read() {
     let cases = fixture("../refshard/tests/fixtures/cases.json");
     let mut answers = BTreeMap::new();
-    let mut input = JoinInput { salt: "salt".to_owned(), ..JoinInput::default() };
+    let (mut records, mut calls, mut gateway_log) = (Vec::new(), Vec::new(), String::new());
     let mut rows = Vec::new();
     for (case, capture) in cases.as_object().unwrap() {
         let row = &capture["after"]["row"];
@@ -119,16 +142,15 @@ async fn every_captured_accounting_row_is_found_and_read() {
         let id = RequestId::new("captured", 42, index);
         let nonce = attempt["nonce"].as_u64().unwrap();
         answers.insert(format!("/devshard/{escrow}/v1/requests/{request}"), row.to_string());
-        input.records.push(client(&id, index, &escrow));
-        input.calls.push(call(&id, nonce));
-        input
-            .gateway_log
-            .push_str(&format!("request={request} stage=prepared escrow={escrow} nonce={nonce}\n"));
+        records.push(client(&id, index, &escrow));
+        calls.push(call(&id, nonce));
+        gateway_log.push_str(&format!("request={request} stage=prepared escrow={escrow} nonce={nonce}\n"));
         rows.push((case.clone(), row.clone()));
     }
     assert!(rows.len() > 60, "{} captured rows", rows.len());
     let address = serve(answers).await;
-    let joined = join(&surfaces(&address), input).await;
+    let joined = joined(&address, &records, &calls, [&gateway_log, ""]).await;
+    assert_eq!(joined.len(), rows.len());
     for ((case, row), joined) in rows.iter().zip(&joined) {
         let read = joined.accounting.as_ref().unwrap_or_else(|| panic!("{case}: {:?}", joined.missing));
         assert!(joined.ways.contains(&JoinWay::GatewayLog), "{case}");
@@ -161,17 +183,11 @@ async fn captured_log_lines_lead_from_the_node_to_the_row() {
     let record = RequestRecord::blank(0, id.clone(), true);
     let mut call = call(&id, 10);
     call.x_request_id = Some("req-1795990531593451459-10".to_owned());
-    let input = JoinInput {
-        salt: "salt".to_owned(),
-        records: vec![record],
-        calls: vec![call],
-        gateway_log: lines(&july["gateway_log"]),
-        host_logs: lines(&july["host_log"]),
-        ..JoinInput::default()
-    };
+    let logs = [lines(&july["gateway_log"]), lines(&july["host_log"])];
     let path = format!("/devshard/1/v1/requests/{request}");
     let address = serve(BTreeMap::from([(path, row.to_string())])).await;
-    let joined = join(&surfaces(&address), input).await.remove(0);
+    let mut joined = joined(&address, &[record], &[call], [&logs[0], &logs[1]]).await;
+    let joined = joined.remove(0);
     assert_eq!(joined.escrow.as_deref(), Some("1"));
     assert_eq!(joined.accounting.unwrap().outcome, "success");
     assert!(joined.ways.contains(&JoinWay::HostLog) && joined.ways.contains(&JoinWay::GatewayLog));

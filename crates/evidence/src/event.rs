@@ -49,8 +49,8 @@ pub struct LevelFacts {
     pub lateness_p99_us: Option<u64>,
     /// The passive wait ended with all signals stable at zero.
     pub drained: bool,
-    /// Gateway transactions left after sync.
-    pub pending: u64,
+    /// Gateway transactions left after sync; `None` when that could not be read.
+    pub pending: Option<u64>,
     /// What the level did to each node's capacity.
     pub nodes: Vec<LevelNode>,
 }

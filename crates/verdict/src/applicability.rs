@@ -17,6 +17,11 @@ pub struct Row {
     pub why: &'static str,
 }
 
+/// Whether the run was made on a running environment.
+pub(crate) fn attached(run: &RunInfo) -> bool {
+    run.stack.provider == "attach"
+}
+
 /// The table.
 pub const TABLE: &[Row] = &[
     Row {
@@ -33,6 +38,12 @@ pub const TABLE: &[Row] = &[
             devshard.participants < 2 || devshard.validation_rate.get() == 0
         },
         why: "nobody validates: one participant, or a validation rate of 0 (contract hosts 5.1)",
+    },
+    Row {
+        id: AssertionId::A6,
+        part: "",
+        holds: attached,
+        why: "a running environment is neither synced nor finalized: what has no partner yet is on its way (design section 3)",
     },
     Row {
         id: AssertionId::A7,
@@ -83,9 +94,25 @@ pub const LIMITS: &[Limit] = &[
         why: "no gauge counts running validations, the execution set or asynchronous writes (contract hosts 10)",
     },
     Limit {
+        id: AssertionId::A8,
+        holds: attached,
+        why: "a running environment is not synced: what waits at its gateway, and the leases of its hosts, are not judged",
+    },
+    Limit {
+        id: AssertionId::A9,
+        holds: attached,
+        why: "process ids of a running environment are not known: a restart shows in the start time of its metrics alone",
+    },
+    Limit {
+        id: AssertionId::A11,
+        holds: attached,
+        why: "others may use a running environment: races of theirs are not told from a surplus of ours",
+    },
+    Limit {
         id: AssertionId::A9,
         holds: |_| true,
-        why: "a service that is unready between two probes and stays the same process is not seen",
+        why: "a service that is unready for fewer than three looks at its health, 250 ms apart, and stays the same process \
+              is not seen",
     },
 ];
 

@@ -97,8 +97,10 @@ fn broken(case: &Case<'_>, facts: &LevelFacts) -> Vec<String> {
     if !facts.drained {
         reasons.push("the drain missed its deadline".to_owned());
     }
-    if facts.pending > 0 {
-        reasons.push(format!("{} transactions were pending after sync", facts.pending));
+    match facts.pending {
+        Some(0) => {}
+        Some(count) => reasons.push(format!("{count} transactions were pending after sync")),
+        None => reasons.push("not known: transactions pending after sync".to_owned()),
     }
     reasons
 }

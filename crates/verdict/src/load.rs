@@ -144,11 +144,19 @@ impl Evidence {
     /// # Errors
     /// File name and reason, for the sheet.
     pub fn snapshot(&self, moment: Moment) -> Result<&Snapshot, String> {
+        // On a running environment the drain ends with the passive wait: all read (b) (design section 3).
+        let moment = if self.is_attached() { moment.min(Moment::DrainPassive) } else { moment };
         let name = format!("{SNAPSHOTS}/{}/{SNAPSHOT_FILE}", moment.dir());
         self.snapshots.get(&moment).ok_or_else(|| {
             let why = self.missing.get(&name).map_or("absent", String::as_str);
             format!("{name}: {why}")
         })
+    }
+
+    /// Whether the run was made on a running environment: nothing there is synced or finalized.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        crate::applicability::attached(&self.run)
     }
 
     /// The moment whose snapshot a file name is.

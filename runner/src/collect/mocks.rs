@@ -112,6 +112,12 @@ impl MockLogs {
         self.frozen.insert(service.to_owned());
     }
 
+    /// Whether it was frozen and not thawed: it answers nothing.
+    #[must_use]
+    pub fn is_frozen(&self, service: &str) -> bool {
+        self.frozen.contains(service)
+    }
+
     /// A service goes on.
     pub fn thawed(&mut self, service: &str) {
         self.frozen.remove(service);

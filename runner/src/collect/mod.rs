@@ -4,6 +4,7 @@
 //! need it answer unknown.
 
 pub mod ask;
+pub mod counters;
 pub mod gateway;
 pub mod health;
 pub mod host;

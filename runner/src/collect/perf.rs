@@ -12,15 +12,15 @@ const ROWS_MAX: i64 = 4_000_000;
 /// Accounting ids by escrow and nonce.
 pub type Ids = HashMap<(String, u64), String>;
 
-/// Reads every attempt.
+/// Reads every attempt, and keeps those that are wanted.
 ///
 /// # Errors
 /// In words, when the file is no such database.
-pub fn ids(path: &Path) -> Result<Ids, String> {
-    read(path).map_err(|error| format!("{}: {error}", path.file_name().unwrap_or_default().display()))
+pub fn ids(path: &Path, wanted: impl Fn(&(String, u64)) -> bool) -> Result<Ids, String> {
+    read(path, wanted).map_err(|error| format!("{}: {error}", path.file_name().unwrap_or_default().display()))
 }
 
-fn read(path: &Path) -> rusqlite::Result<Ids> {
+fn read(path: &Path, wanted: impl Fn(&(String, u64)) -> bool) -> rusqlite::Result<Ids> {
     let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let sql = "SELECT escrow_id, nonce, request_id FROM request_accounting_attempts LIMIT ?1";
     let mut query = database.prepare(sql)?;
@@ -28,7 +28,7 @@ fn read(path: &Path) -> rusqlite::Result<Ids> {
         let nonce: i64 = row.get(1)?;
         Ok(((row.get(0)?, nonce.unsigned_abs()), row.get(2)?))
     })?;
-    rows.collect()
+    rows.filter(|row| row.as_ref().map_or(true, |(place, _)| wanted(place))).collect()
 }
 
 #[cfg(test)]
@@ -39,16 +39,18 @@ mod tests {
     fn attempts_name_their_request_while_the_gateway_writes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("perf.db");
-        assert!(ids(&path).unwrap_err().contains("perf.db"));
+        let all = |path: &Path| ids(path, |_| true);
+        assert!(all(&path).unwrap_err().contains("perf.db"));
         let writer = Connection::open(&path).unwrap();
         writer.pragma_update(None, "journal_mode", "WAL").unwrap();
-        assert!(ids(&path).unwrap_err().contains("no such table"));
+        assert!(all(&path).unwrap_err().contains("no such table"));
         let table =
             "CREATE TABLE request_accounting_attempts (request_id TEXT, escrow_id TEXT, nonce INTEGER);
                      INSERT INTO request_accounting_attempts VALUES ('req-1', '2', 7), ('req-2', '3', 7);";
         writer.execute_batch(table).unwrap();
-        let read = ids(&path).unwrap();
+        let read = all(&path).unwrap();
         assert_eq!(read[&("2".to_owned(), 7)], "req-1");
         assert_eq!(read.len(), 2);
+        assert_eq!(ids(&path, |(escrow, _)| escrow == "3").unwrap().len(), 1);
     }
 }

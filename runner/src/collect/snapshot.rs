@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::ask::bound;
+use super::counters::{Counted, Counters};
 use super::{Surfaces, gateway, host, keep, leases};
 use crate::control::Control;
 use crate::error::RunnerError;
@@ -27,6 +28,8 @@ pub struct Mocks {
     /// Folder with a folder for each mock that writes its logs there too; what a process that has ended did not show
     /// is read from it.
     pub journal: Option<PathBuf>,
+    /// What processes that have ended had counted.
+    pub counters: Counters,
 }
 
 /// One `mock-openai` process.
@@ -41,27 +44,66 @@ pub struct OpenaiControl {
 }
 
 impl Mocks {
-    /// Statistics of all pool processes as one.
+    /// Statistics of all pool processes as one, from the start of the run.
     ///
     /// # Errors
-    /// In words, when there is no pool to ask or one process doesn't answer: a part would look like the whole.
+    /// In words, when there is no pool to ask, one process doesn't answer, or an earlier one's counters are lost: a
+    /// part would look like the whole.
     pub async fn openai_stats(&self) -> Result<OpenaiStats, String> {
+        self.openai(|service, stats| self.counters.add_openai(service, stats)).await
+    }
+
+    /// The same of the processes that are there now: what is active and queued.
+    ///
+    /// # Errors
+    /// As [`Mocks::openai_stats`], but for what earlier processes had counted.
+    pub async fn openai_now(&self) -> Result<OpenaiStats, String> {
+        self.openai(|_, _| Ok(())).await
+    }
+
+    async fn openai(
+        &self,
+        complete: impl Fn(&str, &mut OpenaiStats) -> Result<(), String>,
+    ) -> Result<OpenaiStats, String> {
         let mut all = OpenaiStats { v: CONTROL_VERSION, ..OpenaiStats::default() };
         for pool in &self.openai {
-            let stats: OpenaiStats =
-                pool.control.stats().await.map_err(|error| format!("{}: {error}", pool.service))?;
+            let failed = |error: String| format!("{}: {error}", pool.service);
+            let mut stats: OpenaiStats = pool.control.stats().await.map_err(failed)?;
+            complete(&pool.service, &mut stats).map_err(failed)?;
             all.nodes.extend(stats.nodes);
             all.cpu_us += stats.cpu_us;
         }
         if self.openai.is_empty() { Err(ABSENT.to_owned()) } else { Ok(all) }
     }
 
-    /// Statistics of the allocator.
+    /// Statistics of the allocator from the start of the run.
+    ///
+    /// # Errors
+    /// In words, when there is none to ask, it doesn't answer, or an earlier process's counters are lost.
+    pub async fn dapi_stats(&self) -> Result<DapiStats, String> {
+        let mut stats = self.dapi_now().await?;
+        self.counters.add_dapi("mock-dapi", &mut stats)?;
+        Ok(stats)
+    }
+
+    /// Statistics of the allocator process that is there now.
     ///
     /// # Errors
     /// In words, when there is none to ask or it doesn't answer.
-    pub async fn dapi_stats(&self) -> Result<DapiStats, String> {
+    pub async fn dapi_now(&self) -> Result<DapiStats, String> {
         stats_of(self.dapi.as_ref()).await
+    }
+
+    /// What a process that is about to end has counted; `None` when it is none whose counters matter.
+    pub async fn counted(&self, service: &str) -> Option<Counted> {
+        let read = if let Some(pool) = self.openai.iter().find(|pool| pool.service == service) {
+            pool.control.stats().await.map(Counted::Openai)
+        } else if service == "mock-dapi" {
+            self.dapi_now().await.map(Counted::Dapi)
+        } else {
+            return None;
+        };
+        Some(read.unwrap_or_else(Counted::Lost))
     }
 
     /// Whether a service is a mock, whose logs live in its process.

@@ -40,6 +40,8 @@ pub struct Request {
     pub compose: crate::stack::compose::ComposeArgs,
     /// Folder with the user's Devshard programs, for a run that was made with them.
     pub devshard_bin: Option<PathBuf>,
+    /// Where the environment is, for a run that was made on a running one.
+    pub attach: crate::stack::attach::AttachArgs,
 }
 
 /// What fired: assertion and reason.
@@ -166,6 +168,7 @@ fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<J
             defect: run.stack.defect.clone(),
             compose: request.compose.clone(),
             devshard_bin: request.devshard_bin.clone(),
+            attach: request.attach.clone(),
         },
         rules_off: run.rules_off.clone(),
         known: crate::judge::Known::default(),

@@ -16,6 +16,7 @@ use evidence::rundir::{ASSERTIONS, RunReader};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RunnerError;
+use crate::view::say;
 
 /// Format version of the catalogue and of the matrix.
 pub const SELFTEST_VERSION: u32 = 2;
@@ -234,10 +235,8 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
     if twin.code != Some(0) || !twin.fired.is_empty() || !twin.unknown.is_empty() {
         controls.push(format!("the twin without a defect did not pass: {}", shown(&twin)));
     }
-    println!(
-        "control    twin                    {}",
-        if controls.is_empty() { "passes" } else { "DOES NOT PASS" }
-    );
+    let word = if controls.is_empty() { "passes" } else { "DOES NOT PASS" };
+    say(&format!("control    twin                    {word}"));
     let mut rows = Vec::new();
     for defect in chosen {
         let flag = (defect.planted == Planted::Program).then_some(defect.name.as_str());
@@ -285,9 +284,9 @@ fn sabotages<'a>(catalogue: &'a Catalogue, request: &Request) -> Vec<&'a Sabotag
 fn told(row: Row) -> Row {
     let fired: Vec<String> = row.fired.keys().map(ToString::to_string).collect();
     let word = if row.killed { "killed" } else { "SURVIVES" };
-    println!("{word:<10} {:<23} fired {}", row.name, fired.join(", "));
+    say(&format!("{word:<10} {:<23} fired {}", row.name, fired.join(", ")));
     if let Some(why) = &row.wrong {
-        println!("           {why}");
+        say(&format!("           {why}"));
     }
     row
 }
@@ -302,11 +301,11 @@ fn conclude(matrix: &Matrix, request: &Request) -> Result<Outcome, RunnerError> 
     }
     if !matrix.valid {
         for control in &matrix.controls {
-            println!("VOID: {control}");
+            say(&format!("VOID: {control}"));
         }
         return Ok(Outcome::Invalid);
     }
-    println!("{} of {} defects found", matrix.rows.len() - survivors, matrix.rows.len());
+    say(&format!("{} of {} defects found", matrix.rows.len() - survivors, matrix.rows.len()));
     Ok(if survivors == 0 { Outcome::Pass } else { Outcome::Fail })
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::chain_actions;
 use crate::collect::ask::bound;
+use crate::collect::counters::Counted;
 use crate::collect::mocks::MockLogs;
 use crate::error::RunnerError;
 use crate::stack::{ActError, Context, Provider, Running};
@@ -92,8 +93,17 @@ async fn on_service(
         ServiceAction::Start(service) => (None, Some(service)),
         _ => (None, None),
     };
-    if ends.is_some_and(|service| running.mocks.serves(service)) {
+    let mut counted = Vec::new();
+    if let Some(service) = ends.filter(|service| running.mocks.serves(service)) {
         context.dispatcher.through(logs.read(&running.mocks)).await??;
+        for process in running.mocks.processes(service) {
+            let shown = if logs.is_frozen(process) {
+                Some(Counted::Lost("it was frozen then".to_owned()))
+            } else {
+                context.dispatcher.through(running.mocks.counted(process)).await?
+            };
+            counted.extend(shown.map(|shown| (process, shown)));
+        }
     }
     match provider.act(action, running, context).await {
         Ok(()) => {
@@ -101,6 +111,9 @@ async fn on_service(
                 ServiceAction::Pause(service) => logs.froze(service),
                 ServiceAction::Unpause(service) => logs.thawed(service),
                 _ => {}
+            }
+            for (process, counted) in counted {
+                running.mocks.counters.ended(process, counted);
             }
             if let Some(service) = ends {
                 logs.ended(service, &running.mocks)?;

@@ -30,6 +30,8 @@ const ENDED_LIMIT: Duration = Duration::from_secs(2);
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// Shortest limit of such a call: what works at all is done by then.
 const CALL_LIMIT_MIN: Duration = Duration::from_secs(5);
+/// Name in samples of part (c): transactions that wait at the gateway, over all escrows.
+const PENDING: &str = "gateway_pending_transactions";
 /// Part of a service's answer that is kept in an event.
 const DETAIL_LEN_MAX: usize = 300;
 
@@ -115,18 +117,16 @@ impl<'a> Drainer<'a> {
 
     /// (c): `sync-hosts` on each escrow until nothing is pending, nonces stand still and no signal is above zero: a
     /// sync may bring hosts work to validate. Bounded by rounds; what is left then is for the verdict. Gives the number
-    /// of transactions that still wait at the gateway.
+    /// of transactions that still wait at the gateway; `None` when that could not be read, which is never zero.
     ///
     /// # Errors
     /// [`RunnerError::RunDir`].
-    pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<u64, RunnerError> {
+    pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<Option<u64>, RunnerError> {
         let mut before = None;
-        let mut waiting = 0;
+        let mut waiting = None;
         let mut stable = 0;
         for round in 1..=SYNC_ROUNDS_MAX {
-            let mut nonces = Vec::new();
-            let mut seen = true;
-            waiting = 0;
+            let mut pending = Pending::default();
             for escrow in &self.running.surfaces.escrows.list() {
                 let base = format!("{}/devshard/{escrow}/v1/debug", self.running.surfaces.gateway);
                 let url = format!("{base}/sync-hosts");
@@ -137,18 +137,16 @@ impl<'a> Drainer<'a> {
                     let nonce = value["nonce"].as_u64().ok_or("no nonce")?;
                     Ok((waiting_at(value)?.len() as u64, nonce))
                 };
-                let pending = self.running.surfaces.json(&url, true, bound::STATE, read);
-                let pending = dispatcher.through(pending).await?;
-                // What can't be read is not settled.
-                seen &= pending.is_ok();
-                let (count, nonce) = pending.map_or((0, None), |((count, nonce), _)| (count, Some(nonce)));
-                waiting += count;
-                nonces.push(nonce);
+                let shown = self.running.surfaces.json(&url, true, bound::STATE, read);
+                pending.add(dispatcher.through(shown).await?.ok().map(|(shown, _)| shown));
             }
-            let signals = self.quiet(dispatcher).await?;
-            let quiet = seen && all_zero(&signals);
-            stable = if quiet && waiting == 0 { stable + 1 } else { 0 };
-            let settled = quiet && waiting == 0 && before.as_ref() == Some(&nonces);
+            waiting = pending.waiting();
+            let mut signals = self.quiet(dispatcher).await?;
+            let quiet = all_zero(&signals) && waiting == Some(0);
+            signals.insert(PENDING.to_owned(), waiting.map(|count| count as f64));
+            stable = if quiet { stable + 1 } else { 0 };
+            let nonces = pending.nonces;
+            let settled = quiet && before.as_ref() == Some(&nonces);
             let last = (round == SYNC_ROUNDS_MAX).then_some("rounds");
             let ended = if settled { Some("stable") } else { last };
             self.sample(DrainPart::Synced, (dispatcher.at_us(), None), signals, stable, ended)?;
@@ -206,6 +204,29 @@ impl<'a> Drainer<'a> {
     }
 }
 
+/// What one round of sync found waiting at the gateway.
+#[derive(Debug, Default)]
+struct Pending {
+    count: u64,
+    unread: bool,
+    /// By escrow.
+    nonces: Vec<Option<u64>>,
+}
+
+impl Pending {
+    /// Transactions and nonce of one escrow, if they could be read.
+    fn add(&mut self, shown: Option<(u64, u64)>) {
+        self.unread |= shown.is_none();
+        self.count += shown.map_or(0, |(count, _)| count);
+        self.nonces.push(shown.map(|(_, nonce)| nonce));
+    }
+
+    /// All that wait; one escrow that could not be read makes the sum unknown.
+    fn waiting(&self) -> Option<u64> {
+        (!self.unread).then_some(self.count)
+    }
+}
+
 fn all_zero(signals: &BTreeMap<String, Option<f64>>) -> bool {
     signals.values().all(|value| *value == Some(0.0))
 }
@@ -252,7 +273,8 @@ pub async fn executions_ended(running: &Running, dispatcher: &mut Dispatcher) ->
 pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
     let surfaces = &running.surfaces;
     let gateway = surfaces.metrics(&surfaces.gateway).await.ok().map(|(_, series)| series);
-    let mut hosts = Some(Vec::new());
+    // Where no host was named (a running environment), nothing is known of any.
+    let mut hosts = (!surfaces.hosts.is_empty()).then(Vec::new);
     for host in &surfaces.hosts {
         let page = surfaces.metrics(&host.base).await.ok();
         hosts = hosts.zip(page).map(|(mut all, (_, series))| {
@@ -260,8 +282,9 @@ pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
             all
         });
     }
-    let nodes: Option<OpenaiStats> = running.mocks.openai_stats().await.ok();
-    let dapi: Option<DapiStats> = running.mocks.dapi_stats().await.ok();
+    // What is there now, whatever earlier processes had counted.
+    let nodes: Option<OpenaiStats> = running.mocks.openai_now().await.ok();
+    let dapi: Option<DapiStats> = running.mocks.dapi_now().await.ok();
     let host_sum = |metric: &str, labels: &[&str]| {
         hosts.as_ref().map(|all| all.iter().map(|one| sum(one, metric, labels)).sum::<f64>())
     };
@@ -297,4 +320,20 @@ pub async fn read_signals(running: &Running) -> BTreeMap<String, Option<f64>> {
             (signal.name.to_owned(), value)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_not_zero() {
+        let mut pending = Pending::default();
+        assert_eq!(pending.waiting(), Some(0), "no escrow, nothing waits");
+        pending.add(Some((0, 7)));
+        assert_eq!(pending.waiting(), Some(0));
+        pending.add(None);
+        pending.add(Some((0, 9)));
+        assert_eq!((pending.waiting(), pending.nonces), (None, vec![Some(7), None, Some(9)]));
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evidence::event::EventKind;
 use evidence::rundir::{FAULTS_APPLIED, RunDir};
+use futures_util::StreamExt;
 use scenario::control::{ChainConfig, DapiConfig, MockConfig, OpenaiConfig};
 use scenario::fault::CallKind;
 use scenario::model::Resolved;
@@ -19,6 +20,8 @@ use crate::stack::Running;
 
 /// Time limit of a canary chat.
 const CANARY_LIMIT: Duration = Duration::from_secs(20);
+/// Escrows that are asked at the same time.
+const AT_ONCE: usize = 8;
 /// Canary chats tried before the stack counts as not ready.
 const CANARY_TRIES: u32 = 20;
 
@@ -71,6 +74,37 @@ pub async fn gateway_settings(
     }
 }
 
+/// The settings that the scenario names, held against those of a gateway that is not ours: nothing is sent.
+///
+/// # Errors
+/// [`RunnerError::CannotDo`] naming the first that differs, or when they are not shown: the scenario asks for them.
+pub async fn settings_of_others(
+    running: &Running,
+    resolved: &Resolved,
+    dispatcher: &mut Dispatcher,
+) -> Result<(), RunnerError> {
+    let wanted = &resolved.scenario.devshard.settings;
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let url = format!("{}/v1/admin/settings", running.surfaces.gateway);
+    let read = running.surfaces.json(&url, true, bound::SMALL, |_| Ok(()));
+    let read = dispatcher.through(read).await?;
+    let ((), read) = read.map_err(|why| {
+        RunnerError::CannotDo(format!(
+            "the scenario names gateway settings, and they are not shown: {url}: {why}"
+        ))
+    })?;
+    let mut full = Map::new();
+    merge(&mut full, wanted);
+    match first_difference("", &Value::Object(full), &read) {
+        None => Ok(()),
+        Some(field) => Err(RunnerError::CannotDo(format!(
+            "the scenario wants another gateway setting {field}, and the settings of an attached gateway are not changed"
+        ))),
+    }
+}
+
 /// Adds `extra` to `base`, group by group.
 fn merge(base: &mut Map<String, Value>, extra: &Map<String, Value>) {
     for (key, value) in extra {
@@ -103,17 +137,22 @@ fn first_difference(path: &str, wanted: &Value, read: &Value) -> Option<String> 
 /// # Errors
 /// [`RunnerError::Environment`] when status can't be read: no deadline could be set.
 pub async fn protocol_waits(running: &Running) -> Result<(u64, u64), RunnerError> {
-    let mut waits = (0, 0);
-    for escrow in &running.surfaces.escrows.list() {
+    let of_escrow = |escrow: String| async move {
         let url = format!("{}/devshard/{escrow}/v1/status", running.surfaces.gateway);
         let read = |status: &Value| {
             let wait = |name: &str| status["config"][name].as_u64().ok_or(format!("no config.{name}"));
             Ok((wait("refusal_timeout")?, wait("execution_timeout")?))
         };
         let status = running.surfaces.json(&url, false, bound::SMALL, read).await;
-        let (of_escrow, _) = status
-            .map_err(|error| RunnerError::environment(format!("status of escrow {escrow}: {error}")))?;
-        waits = (waits.0.max(of_escrow.0), waits.1.max(of_escrow.1));
+        let failed = |error| RunnerError::environment(format!("status of escrow {escrow}: {error}"));
+        status.map(|(waits, _)| waits).map_err(failed)
+    };
+    let escrows = running.surfaces.escrows.list();
+    let mut all = futures_util::stream::iter(escrows.into_iter().map(of_escrow)).buffered(AT_ONCE);
+    let mut waits = (0, 0);
+    while let Some(of_escrow) = all.next().await {
+        let (refusal, execution) = of_escrow?;
+        waits = (waits.0.max(refusal), waits.1.max(execution));
     }
     Ok(waits)
 }
@@ -169,6 +208,8 @@ async fn canary(surfaces: &Surfaces, escrow: &str, model: &str) -> Result<u16, R
 pub struct FaultConfigs {
     resolved: Resolved,
     node_urls: BTreeMap<String, String>,
+    /// What the pool of a running environment held before, by service: all but the rules stays as its owner wants it.
+    others: Option<BTreeMap<String, OpenaiConfig>>,
 }
 
 /// Which rules are on.
@@ -196,7 +237,26 @@ impl FaultConfigs {
     /// For this scenario on this stack.
     #[must_use]
     pub fn new(resolved: &Resolved, running: &Running) -> Self {
-        Self { resolved: resolved.clone(), node_urls: running.node_urls.clone() }
+        Self { resolved: resolved.clone(), node_urls: running.node_urls.clone(), others: None }
+    }
+
+    /// The same for mocks that are not ours.
+    ///
+    /// # Errors
+    /// [`RunnerError::Environment`] when one does not show what it holds.
+    pub async fn for_others(
+        resolved: &Resolved,
+        running: &Running,
+        dispatcher: &mut Dispatcher,
+    ) -> Result<Self, RunnerError> {
+        let mut others = BTreeMap::new();
+        for pool in &running.mocks.openai {
+            let config = dispatcher.through(pool.control.config()).await?;
+            if let MockConfig::Openai(config) = config.map_err(RunnerError::environment)? {
+                others.insert(pool.service.clone(), config);
+            }
+        }
+        Ok(Self { others: Some(others), ..Self::new(resolved, running) })
     }
 
     /// What a process that serves these nodes gets: their configurations and the rules about them.
@@ -233,8 +293,13 @@ impl FaultConfigs {
     ) -> Result<(), RunnerError> {
         let mut configs: Vec<(&str, &Control, MockConfig)> = Vec::new();
         for pool in &running.mocks.openai {
-            let config = MockConfig::Openai(self.openai(on, &pool.nodes));
-            configs.push((&pool.service, &pool.control, config));
+            let mut config = self.openai(on, &pool.nodes);
+            if let Some(theirs) = self.others.as_ref().and_then(|others| others.get(&pool.service)) {
+                // The rules are ours, and the seed by which they select.
+                let seed = if on == RulesOn::None { theirs.seed } else { config.seed };
+                config = OpenaiConfig { rules: config.rules, seed, ..theirs.clone() };
+            }
+            configs.push((&pool.service, &pool.control, MockConfig::Openai(config)));
         }
         if let Some(dapi) = &running.mocks.dapi {
             let now = dispatcher.through(dapi.config()).await?;
@@ -243,7 +308,10 @@ impl FaultConfigs {
             };
             let config = scenario::configs::dapi_config(&self.resolved, &self.node_urls, on == RulesOn::All);
             // Epoch and parameters are where actions have brought them; nodes that were taken away come back.
-            let config = DapiConfig { runtime: now.runtime, oracle: now.oracle, ..config };
+            let config = match &self.others {
+                None => DapiConfig { runtime: now.runtime, oracle: now.oracle, ..config },
+                Some(_) => DapiConfig { rules: config.rules, ..now },
+            };
             configs.push(("mock-dapi", dapi, MockConfig::Dapi(config)));
         }
         if let Some(chain) = &running.mocks.chain {

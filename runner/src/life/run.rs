@@ -21,7 +21,7 @@ use super::prepare::Prepared;
 use super::search::Searcher;
 use crate::clock::Clock;
 use crate::collect::health::{self, HealthWatch};
-use crate::collect::join::JoinInput;
+use crate::collect::join::{self, Source};
 use crate::collect::leases::{self, LeaseWatch};
 use crate::collect::mocks::MockLogs;
 use crate::collect::snapshot;
@@ -147,13 +147,20 @@ async fn body(
 ) -> Result<(), RunnerError> {
     context.dispatcher.phase(Phase::Start)?;
     let mut running = provider.start(context).await?;
-    settle_in(&mut running, context).await?;
+    let ours = provider.is_ours();
+    settle_in(&mut running, ours, context).await?;
     let sessions = Mutex::new(SessionLog::open(context.dir)?);
     let stage = Stage { prepared, running: &running, sessions };
     let mut logs = MockLogs::open(context.dir)?;
+    // It loads its plan while faults are applied and the first snapshot is taken.
+    let load = stage.begin_load(provider, context).await?;
 
     context.dispatcher.phase(Phase::Faults)?;
-    let faults = FaultConfigs::new(&prepared.info.resolved, &running);
+    let faults = if ours {
+        FaultConfigs::new(&prepared.info.resolved, &running)
+    } else {
+        FaultConfigs::for_others(&prepared.info.resolved, &running, context.dispatcher).await?
+    };
     faults.apply(RulesOn::All, &running, context.dispatcher, context.dir).await?;
 
     context.dispatcher.phase(Phase::Before)?;
@@ -162,7 +169,7 @@ async fn body(
     let watch = LeaseWatch::start(&running.postgres, running.lease_ttl, context.dir)?;
     let health = HealthWatch::start(health::targets(&running), context.dispatcher.clock(), inbox)?;
     context.dispatcher.phase(Phase::Load)?;
-    let loaded = match stage.load(provider, context, &faults, &mut logs).await {
+    let loaded = match stage.load(load, provider, context, &faults, &mut logs).await {
         Ok(LoadEnd::Died) => {
             let message = "loadgen ended without saying `end`; its log is logs/loadgen.log".to_owned();
             Err(RunnerError::environment(message))
@@ -188,8 +195,12 @@ async fn body(
 }
 
 /// Settings, read back; then the waits that status shows, and a canary chat per escrow.
-async fn settle_in(running: &mut Running, context: &mut Context<'_>) -> Result<(), RunnerError> {
-    faults::gateway_settings(running, context.resolved, context.dispatcher).await?;
+async fn settle_in(running: &mut Running, ours: bool, context: &mut Context<'_>) -> Result<(), RunnerError> {
+    if ours {
+        faults::gateway_settings(running, context.resolved, context.dispatcher).await?;
+    } else {
+        faults::settings_of_others(running, context.resolved, context.dispatcher).await?;
+    }
     running.waits_s = faults::protocol_waits(running).await?;
     faults::canaries(running, context.dispatcher).await
 }
@@ -207,8 +218,8 @@ pub(super) struct Synced<'a> {
     drainer: Drainer<'a>,
     /// The passive wait ended with everything stable at zero.
     pub(super) drained: bool,
-    /// Transactions left at the gateway.
-    pub(super) pending: u64,
+    /// Transactions left at the gateway; `None` when that could not be read.
+    pub(super) pending: Option<u64>,
 }
 
 impl Stage<'_> {
@@ -238,19 +249,29 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Starts loadgen and commands its steps; before the recovery step the system drains as far as sync.
-    async fn load(
+    /// Starts loadgen; it sends nothing before its first step.
+    async fn begin_load(
         &self,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+    ) -> Result<Load<'_>, RunnerError> {
+        let resolved = &self.prepared.info.resolved;
+        let total = self.time_limit(resolved.scenario.workload.timeout);
+        let mut load = Load::new(resolved, self.running);
+        load.begin(provider, context, (total, self.prepared.info.salt.clone())).await?;
+        Ok(load)
+    }
+
+    /// Commands the steps of the load; before the recovery step the system drains as far as sync.
+    async fn load<'s>(
+        &'s self,
+        mut load: Load<'s>,
         provider: &mut dyn Provider,
         context: &mut Context<'_>,
         faults: &FaultConfigs,
         logs: &mut MockLogs,
     ) -> Result<LoadEnd, RunnerError> {
-        let resolved = &self.prepared.info.resolved;
-        let workload = &resolved.scenario.workload;
-        let total = self.time_limit(workload.timeout);
-        let mut load = Load::new(resolved, self.running);
-        load.begin(provider, context, (total, self.prepared.info.salt.clone())).await?;
+        let workload = &self.prepared.info.resolved.scenario.workload;
         if let Some(search) = &workload.search {
             return Searcher::new(self, search, load)?.run(provider, context, faults, logs).await;
         }
@@ -269,7 +290,8 @@ impl Stage<'_> {
         }
     }
 
-    /// (a) to (c) of the drain: after the last step, or after `step` before another one.
+    /// (a) to (c) of the drain: after the last step, or after `step` before another one. A stack that is not ours is not
+    /// synced.
     pub(super) async fn drain_to_sync(
         &self,
         step: Option<usize>,
@@ -278,6 +300,21 @@ impl Stage<'_> {
         faults: &FaultConfigs,
         logs: &mut MockLogs,
     ) -> Result<Synced<'_>, RunnerError> {
+        let ours = provider.is_ours();
+        let (mut drainer, drained) = self.drain_passive(step, provider, context, faults, logs).await?;
+        let pending = if ours { drainer.sync(context.dispatcher).await? } else { None };
+        Ok(Synced { drainer, drained, pending })
+    }
+
+    /// (a) and (b) of the drain; says whether everything became quiet.
+    async fn drain_passive(
+        &self,
+        step: Option<usize>,
+        provider: &mut dyn Provider,
+        context: &mut Context<'_>,
+        faults: &FaultConfigs,
+        logs: &mut MockLogs,
+    ) -> Result<(Drainer<'_>, bool), RunnerError> {
         // A mock that is down can't take its rules off: services come back first.
         actions::undo(self.running, provider, context, logs).await?;
         drain::executions_ended(self.running, context.dispatcher).await?;
@@ -305,8 +342,7 @@ impl Stage<'_> {
         if step.is_none() {
             self.snapshot(provider, context, Moment::DrainPassive).await?;
         }
-        let pending = drainer.sync(context.dispatcher).await?;
-        Ok(Synced { drainer, drained, pending })
+        Ok((drainer, drained))
     }
 
     async fn drain(
@@ -316,6 +352,11 @@ impl Stage<'_> {
         faults: &FaultConfigs,
         logs: &mut MockLogs,
     ) -> Result<(), RunnerError> {
+        if !provider.is_ours() {
+            self.drain_passive(None, provider, context, faults, logs).await?;
+            self.join(context, logs).await?;
+            return faults.apply(RulesOn::None, self.running, context.dispatcher, context.dir).await;
+        }
         let Synced { mut drainer, .. } = self.drain_to_sync(None, provider, context, faults, logs).await?;
         self.snapshot(provider, context, Moment::DrainSynced).await?;
         self.join(context, logs).await?;
@@ -327,14 +368,10 @@ impl Stage<'_> {
     /// Accounting is read after sync and before finalize, which turns attempts into `not_in_state`.
     async fn join(&self, context: &mut Context<'_>, logs: &mut MockLogs) -> Result<(), RunnerError> {
         context.dispatcher.through(logs.read(&self.running.mocks)).await??;
-        let input = JoinInput::read(context.dir, &self.prepared.info);
-        let joining = crate::collect::join::join(&self.running.surfaces, input);
-        let joined = context.dispatcher.through(joining).await?;
+        let surfaces = &self.running.surfaces;
+        let source = Source::new(context.dir, &self.prepared.info, surfaces.perf_db.clone());
         let mut out = context.dir.append(evidence::rundir::ACCOUNTING)?;
-        for line in &joined {
-            out.write_buffered(line)?;
-        }
-        out.flush()?;
+        context.dispatcher.through(join::join(surfaces, &source, &mut out)).await??;
         Ok(())
     }
 

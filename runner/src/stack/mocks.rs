@@ -12,6 +12,7 @@ use super::fleet::Fleet;
 use super::ports::Ports;
 use super::{Context, launch};
 use crate::collect::ask::Ask;
+use crate::collect::counters::Counters;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::control::Control;
 use crate::error::RunnerError;
@@ -99,6 +100,7 @@ impl MockSet {
             dapi: Some(control(&self.dapi)),
             chain: Some(control(&self.chain)),
             journal: Some(journal),
+            counters: Counters::default(),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! [`crate::guard::Report`]s (the guard does that for child processes), so that ends, output and restarts of all
 //! stacks arrive on the one channel.
 
+pub mod attach;
 pub mod compose;
 pub mod embedded;
 pub mod fleet;
@@ -56,6 +57,8 @@ pub struct Choice {
     pub compose: compose::ComposeArgs,
     /// Folder with the user's own builds of the Devshard programs, which then run instead of the reference ones.
     pub devshard_bin: Option<PathBuf>,
+    /// Only for a running environment.
+    pub attach: attach::AttachArgs,
 }
 
 /// Providers by the name of `--stack`.
@@ -65,6 +68,8 @@ pub enum StackKind {
     Embedded,
     /// Containers of a Compose project on a local engine.
     Compose,
+    /// A running environment at addresses that are given.
+    Attach,
 }
 
 impl StackKind {
@@ -83,6 +88,7 @@ impl Choice {
             StackKind::Embedded if self.devshard_bin.is_some() => Box::new(real::Real::new(self.clone())),
             StackKind::Embedded => Box::new(embedded::Embedded::new(self.clone())),
             StackKind::Compose => Box::new(compose::Compose::new(self.clone())),
+            StackKind::Attach => Box::new(attach::Attach::new(self.clone())),
         }
     }
 }
@@ -133,6 +139,12 @@ pub trait Provider: std::fmt::Debug {
     /// Why this scenario can't be done here, as far as the file and this machine show (outcome unknown, nothing is
     /// started). What only the running build shows is an error of [`Provider::start`].
     fn cannot_do(&self, resolved: &Resolved) -> Option<String>;
+
+    /// Whether the stack exists for this run alone. Where it does not, no setting is changed, and the drain ends with
+    /// the passive wait: sync and finalize would change what belongs to others.
+    fn is_ours(&self) -> bool {
+        true
+    }
 
     /// Starts everything and waits until every part answers. Sets the redactor before the first secret can be
     /// written. Settings, canaries and faults are not its business.

@@ -67,7 +67,7 @@ impl Programs {
 
 fn hash(path: &Path) -> Option<String> {
     let mut hasher = blake3::Hasher::new();
-    let mut file = std::fs::File::open(path).ok()?;
-    std::io::copy(&mut file, &mut hasher).ok()?;
+    // Its buffer is long enough for the wide instructions; the one of `io::copy` is not.
+    hasher.update_reader(std::fs::File::open(path).ok()?).ok()?;
     Some(hasher.finalize().to_hex().to_string())
 }

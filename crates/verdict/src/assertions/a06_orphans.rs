@@ -17,6 +17,7 @@ use super::{
     Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, log_len, longest_log,
     snapshot_file, unread,
 };
+use crate::applicability::not_applicable;
 use crate::rules;
 use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
@@ -45,6 +46,10 @@ struct Lives {
 }
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
+    if let Some(why) = not_applicable(&case.evidence.run, AssertionId::A6, "") {
+        sheet.not_applicable(why);
+        return;
+    }
     let snapshot = match case.evidence.snapshot(Moment::DrainFinal) {
         Ok(snapshot) => snapshot,
         Err(missing) => {

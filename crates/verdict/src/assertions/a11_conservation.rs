@@ -159,6 +159,14 @@ fn races(case: &Case<'_>, sheet: &mut Sheet) {
     }
     let counted = races(after) - races(before);
     sheet.looked(1);
+    if evidence_of_others(case, counted, accepted) {
+        sheet.information(
+            "races-of-others",
+            "races that this run did not ask for",
+            (counted as u64) - accepted,
+        );
+        return;
+    }
     if (counted - accepted as f64).abs() > 0.5 {
         let text =
             format!("the gateway counted {counted} races, {accepted} requests were accepted and not cached");
@@ -168,6 +176,11 @@ fn races(case: &Case<'_>, sheet: &mut Sheet) {
         witness.evidence.push(EvidenceRef { file, at: "devshard_gateway_requests_total".to_owned() });
         sheet.witness(witness);
     }
+}
+
+/// On a running environment others may have asked for the races that are too many.
+fn evidence_of_others(case: &Case<'_>, counted: f64, accepted: u64) -> bool {
+    case.evidence.is_attached() && counted > accepted as f64 + 0.5
 }
 
 fn is_race(series: &str) -> bool {

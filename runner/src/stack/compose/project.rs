@@ -452,6 +452,7 @@ mod tests {
             defect: None,
             compose,
             devshard_bin,
+            attach: crate::stack::attach::AttachArgs::default(),
         }
     }
 

@@ -30,6 +30,7 @@ use super::observe;
 use super::project::{self, CONTROL_PORT, Folders, Keys, POSTGRES, SERVICE_PORT, postgres_urls};
 use super::{Compose, EXPIRY_S, KEEP_S, Standing, connect, environment, image, watch};
 use crate::collect::ask::Ask;
+use crate::collect::counters::Counters;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
 use crate::collect::{Escrows, HostSurface, Surfaces};
 use crate::control::Control;
@@ -382,6 +383,7 @@ impl Compose {
             dapi: Some(control("mock-dapi")?),
             chain: Some(control("mock-chain")?),
             journal: None,
+            counters: Counters::default(),
         };
         let real = project::is_real(&self.choice);
         let mut hosts = Vec::new();

@@ -81,8 +81,14 @@ impl Embedded {
         let chain = chain_config(resolved, &creator, &owners, &known);
         let choice = &self.choice;
         mocks.start(&mut self.fleet, context, chain, |service| planted(choice, service)).await?;
+        // A gateway asks only the chain when it starts: it comes up beside the hosts.
         let hosts = self.hosts(context, &participants, (&mocks.chain, &mocks.dapi), &urls).await?;
         let gateway = self.gateway(context, &creator, &admin_key, (&mocks.chain, &mocks.dapi)).await?;
+        let routers = participants.iter().filter_map(|participant| participant.router.as_ref());
+        let started = hosts.iter().map(|host| &host.service).chain(routers.map(|router| &router.service));
+        for service in started.map(String::as_str).chain(["gateway"]) {
+            launch::ready(context, service).await?;
+        }
         Ok(Running {
             mocks: mocks.controls(&ask, launch::journals(context)),
             surfaces: Surfaces {
@@ -132,7 +138,6 @@ impl Embedded {
         postgres: &BTreeMap<String, String>,
     ) -> Result<Vec<HostSurface>, RunnerError> {
         let mut surfaces = Vec::new();
-        let mut waiting = Vec::new();
         for participant in participants {
             for replica in &participant.replicas {
                 let config = json!({
@@ -151,7 +156,6 @@ impl Embedded {
                 if let Some(url) = postgres.get(&participant.host) {
                     args.extend(["--postgres-url".to_owned(), url.clone()]);
                 }
-                waiting.push(replica.service.clone());
                 let key = participant.identity.key_hex.clone();
                 let env = BTreeMap::from([("PROOFLOAD_HOST_KEY".to_owned(), key)]);
                 self.configured(context, ("ref-host", &replica.service), &config, args, env).await?;
@@ -169,10 +173,6 @@ impl Embedded {
             let config = json!({"listen": router.address.to_string(), "upstreams": upstreams});
             let program = ("ref-router", router.service.as_str());
             self.configured(context, program, &config, Vec::new(), BTreeMap::new()).await?;
-            waiting.push(router.service.clone());
-        }
-        for service in waiting {
-            launch::ready(context, &service).await?;
         }
         Ok(surfaces)
     }
@@ -200,7 +200,6 @@ impl Embedded {
             ("PROOFLOAD_ADMIN_KEY".to_owned(), admin_key.to_owned()),
         ]);
         self.configured(context, ("ref-gateway", "gateway"), &config, Vec::new(), env).await?;
-        launch::ready(context, "gateway").await?;
         Ok(address)
     }
 
