@@ -145,6 +145,18 @@ fn actions_on_chain_and_allocator_take_effect_or_are_refused() {
     assert!(run.text().contains("does not stand"), "{}", run.text());
 }
 
+#[test]
+fn every_kind_of_trigger_comes() {
+    let at = |after: &str| {
+        format!(
+            "  - {{ after: {{ {after} }}, do: {{ chain: {{ blocks: 1 }} }}, expect: [ {{ class: success }} ] }}\n"
+        )
+    };
+    let kinds = ["requests: 5", "request_sent: ml-5xx-42-000019", "nonce: 8", "at: 200ms"];
+    let run = Run::of(&scenario(&kinds.map(at).concat()), &[]).expect(0);
+    all_done(&run, kinds.len());
+}
+
 /// What a file says must happen: an action whose moment never comes leaves the run without its proof.
 #[test]
 fn an_action_whose_trigger_is_never_reached_is_never_green() {

@@ -7,9 +7,11 @@ use evidence::rundir::{PLAN, REQUESTS};
 use scenario::model::{Action, Resolved, Trigger};
 use scenario::pipe::{GeneratorHealth, LoadLimits, LoadgenJob, LoadgenLine, PIPE_VERSION, Shard};
 use scenario::units::Micros;
+use serde_json::Value;
 
 use super::actions;
 use super::dispatcher::Dispatcher;
+use crate::collect::ask::bound;
 use crate::collect::mocks::MockLogs;
 use crate::error::RunnerError;
 use crate::stack::{Context, LOADGEN, Provider, Running, launch};
@@ -73,6 +75,10 @@ pub struct Load<'a> {
     resolved: &'a Resolved,
     running: &'a Running,
     actions_done: usize,
+    /// Requests sent, as loadgen said last.
+    sent: u64,
+    /// When the first step began.
+    loading_us: Option<u64>,
     begun_us: u64,
     ready: bool,
     stopping: bool,
@@ -87,6 +93,8 @@ impl<'a> Load<'a> {
             resolved,
             running,
             actions_done: 0,
+            sent: 0,
+            loading_us: None,
             begun_us: 0,
             ready: false,
             stopping: false,
@@ -126,6 +134,7 @@ impl<'a> Load<'a> {
                     return Ok(pause);
                 }
             }
+            self.act(provider, context, logs).await?;
             if context.dispatcher.signals > 0 && !self.stopping {
                 self.stopping = true;
                 provider.tell_loadgen("stop", context).await?;
@@ -184,7 +193,8 @@ impl<'a> Load<'a> {
             progress @ LoadgenLine::Progress { .. } => {
                 context.dispatcher.view.progress(&progress, logs.hits_read);
                 if let LoadgenLine::Progress { sent, .. } = progress {
-                    self.act(sent, provider, context, logs).await?;
+                    self.sent = sent;
+                    self.act(provider, context, logs).await?;
                 }
             }
             LoadgenLine::StepEnd {
@@ -225,13 +235,14 @@ impl<'a> Load<'a> {
     /// # Errors
     /// [`RunnerError`] when the run directory or the way to loadgen fails.
     pub async fn go(
-        &self,
+        &mut self,
         step: usize,
         (concurrency, requests): (u32, Option<u64>),
         provider: &mut dyn Provider,
         context: &mut Context<'_>,
     ) -> Result<(), RunnerError> {
         context.dispatcher.log(EventKind::StepStarted { step, concurrency })?;
+        self.loading_us.get_or_insert(context.dispatcher.at_us());
         let line = match requests {
             Some(requests) => format!("go {step} {concurrency} {requests}"),
             None => format!("go {step}"),
@@ -239,23 +250,50 @@ impl<'a> Load<'a> {
         provider.tell_loadgen(&line, context).await
     }
 
-    /// Carries out the actions whose request count is reached.
+    /// Carries out the actions whose moment has come, in the order of the file.
     async fn act(
         &mut self,
-        sent: u64,
         provider: &mut dyn Provider,
         context: &mut Context<'_>,
         logs: &mut MockLogs,
     ) -> Result<(), RunnerError> {
-        while let Some(Action { after: Trigger::Requests(count), action, .. }) =
-            self.resolved.scenario.actions.get(self.actions_done)
-            && sent >= *count
+        while let Some(Action { after, action, .. }) = self.resolved.scenario.actions.get(self.actions_done)
+            && self.is_due(after, context).await?
         {
             actions::planned(self.actions_done, action, self.running, provider, context, logs).await?;
             self.actions_done += 1;
         }
         Ok(())
     }
+
+    /// Requests are sent in the order of the plan: one is sent when as many are as stand up to it.
+    async fn is_due(&self, after: &Trigger, context: &mut Context<'_>) -> Result<bool, RunnerError> {
+        let Some(loading_us) = self.loading_us else { return Ok(false) };
+        Ok(match after {
+            Trigger::Requests(count) => self.sent >= *count,
+            Trigger::RequestSent(id) => {
+                let index = id.rsplit_once('-').and_then(|(_, index)| index.parse::<u64>().ok());
+                index.is_some_and(|index| self.sent > index)
+            }
+            Trigger::Nonce(nonce) => {
+                let highest = highest_nonce(self.running);
+                context.dispatcher.through(highest).await?.is_some_and(|highest| highest >= *nonce)
+            }
+            Trigger::At(time) => context.dispatcher.at_us().saturating_sub(loading_us) >= time.us(),
+        })
+    }
+}
+
+/// The highest nonce of all escrows that show theirs.
+async fn highest_nonce(running: &Running) -> Option<u64> {
+    let mut highest = None;
+    for escrow in running.surfaces.escrows.list() {
+        let url = format!("{}/devshard/{escrow}/v1/status", running.surfaces.gateway);
+        let read = |status: &Value| status["nonce"].as_u64().ok_or_else(|| "no nonce".to_owned());
+        let status = running.surfaces.json(&url, false, bound::SMALL, read).await;
+        highest = highest.max(status.ok().map(|(nonce, _)| nonce));
+    }
+    highest
 }
 
 fn next_line(dispatcher: &mut Dispatcher) -> Option<LoadgenLine> {
