@@ -93,6 +93,26 @@ async fn escrows_are_created_deactivated_deleted_and_added_again() {
     assert_eq!(stack.post("/v1/admin/devshards", json!({ "id": "77" })).await.0, 400);
 }
 
+/// A session that is read although nobody is served from it shows what it is by now, not what an earlier read found.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retired_session_is_read_as_it_is_by_now() {
+    let stack = Stack::start(1).await;
+    let served = async |text: &str| {
+        let answer = stack.chat_at("/devshard/1/v1/chat/completions", text, false).await;
+        assert_eq!(answer.status(), 200);
+        stack.post("/v1/admin/devshards/1/deactivate", json!({})).await;
+        let url = format!("{}/devshard/1/v1/status", stack.base);
+        let read = async || stack.client.get(&url).bearer_auth(ADMIN).send().await.unwrap();
+        eventually("it is read only", async || read().await.headers().contains_key("x-devshard-readonly"))
+            .await;
+        let status: Value = read().await.json().await.unwrap();
+        status["nonce"].as_u64().unwrap()
+    };
+    let first = served("one").await;
+    assert_eq!(stack.post("/v1/admin/devshards", json!({ "id": "1" })).await.0, 200);
+    assert!(served("two").await > first, "more steps than {first}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_imported_with_steps_and_accounting() {
     let mut stack = Stack::start(1).await;

@@ -146,9 +146,9 @@ async fn in_devshard(gateway: &Arc<Gateway>, id: &str, inner: &[&str], incoming:
             unknown()
         };
     }
-    match gateway.load(&row) {
+    match gateway.load_to_read(&row) {
         Ok(escrow) => {
-            let answer = reads::route(gateway, &Arc::new(escrow), inner, incoming).await;
+            let answer = reads::route(gateway, &escrow, inner, incoming).await;
             respond::read_only(respond::of_escrow(answer, id))
         }
         Err(error) => respond::error(StatusCode::BAD_GATEWAY, &format!("load devshard {id}: {error}")),

@@ -43,7 +43,7 @@ mod weights;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -76,6 +76,8 @@ use crate::request_id::RequestIds;
 const SHUTDOWN: Duration = Duration::from_secs(30);
 /// How often a deactivated escrow is looked at until it is idle.
 const RETIRE_EVERY: Duration = Duration::from_millis(50);
+/// Sessions that are kept to be read although they are not served.
+const READ_ONLY_MAX: usize = 16;
 
 /// Why a gateway could not start or serve.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +149,9 @@ pub struct Gateway {
     turns: AtomicU64,
     settings: RwLock<Arc<Settings>>,
     residents: RwLock<BTreeMap<u64, Arc<Escrow>>>,
+    /// Sessions that are read although nobody is served from them any more: they change no more, and are not replayed
+    /// for each of the reads.
+    read_only: Mutex<BTreeMap<String, Arc<Escrow>>>,
 }
 
 impl Gateway {
@@ -190,6 +195,7 @@ impl Gateway {
             turns: AtomicU64::new(0),
             settings: RwLock::new(Arc::new(settings)),
             residents: RwLock::new(BTreeMap::new()),
+            read_only: Mutex::new(BTreeMap::new()),
             config,
             keys,
             defect,
@@ -266,11 +272,32 @@ impl Gateway {
         )
     }
 
+    /// The session of a registered escrow that is not served, for reads.
+    fn load_to_read(&self, row: &Registered) -> Result<Arc<Escrow>, StepError> {
+        let id = &row.params.escrow_id;
+        let mut known = self.read_only.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(escrow) = known.get(id) {
+            return Ok(escrow.clone());
+        }
+        let escrow = Arc::new(self.load(row)?);
+        if known.len() >= READ_ONLY_MAX {
+            known.clear();
+        }
+        known.insert(id.clone(), escrow.clone());
+        Ok(escrow)
+    }
+
+    /// What was read is not what will be: the escrow is served again, or gone.
+    fn forget_read(&self, id: &str) {
+        self.read_only.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
     fn admit(&self, row: &Registered) -> Result<Arc<Escrow>, GatewayError> {
         let broken = |reason: String| GatewayError::Session { escrow: row.params.escrow_id.clone(), reason };
         let escrow = Arc::new(self.load(row).map_err(|error| broken(error.to_string()))?);
         let number = row.params.escrow_id.parse().map_err(|_| broken("its id is no number".to_owned()))?;
         self.residents.write().unwrap_or_else(PoisonError::into_inner).insert(number, escrow.clone());
+        self.forget_read(escrow.id());
         Line::process("recover_session")
             .field("escrow", escrow.id())
             .field("nonce", escrow.with_state(crate::state::Session::nonce))
@@ -309,6 +336,8 @@ impl Gateway {
         escrow.close();
         let mut residents = self.residents.write().unwrap_or_else(PoisonError::into_inner);
         residents.retain(|_, resident| !Arc::ptr_eq(resident, escrow));
+        drop(residents);
+        self.forget_read(escrow.id());
     }
 
     fn resident(&self, id: &str) -> Option<Arc<Escrow>> {

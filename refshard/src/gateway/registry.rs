@@ -145,6 +145,7 @@ pub fn delete(gateway: &Gateway, id: &str) -> Answer {
     if let Some(escrow) = gateway.resident(id) {
         gateway.retire(&escrow);
     }
+    gateway.forget_read(id);
     match gateway.store.remove(id) {
         Ok(()) => respond::ok(&json!({ "deleted": true, "id": id })),
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
