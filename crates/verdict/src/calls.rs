@@ -108,12 +108,13 @@ impl Hits {
 pub struct Allocator {
     granted: Bits,
     released: Bits,
+    refused: u64,
     locks: LockBook,
 }
 
 impl Allocator {
     pub(crate) fn new(cap: u64) -> Self {
-        Self { granted: Bits::new(cap), released: Bits::new(cap), locks: LockBook::new(cap) }
+        Self { granted: Bits::new(cap), released: Bits::new(cap), refused: 0, locks: LockBook::new(cap) }
     }
 
     pub(crate) fn take(&mut self, line: &DapiLine<'_>, names: &mut Names) {
@@ -124,6 +125,7 @@ impl Allocator {
                     self.locks.grant(lock, names.name(node));
                 }
             }
+            (DapiCall::Acquire, _) => self.refused += 1,
             (DapiCall::Release, "released") => drop(self.released.insert(line.seq)),
             _ => {}
         }
@@ -139,6 +141,12 @@ impl Allocator {
     #[must_use]
     pub fn released(&self) -> u64 {
         self.released.len()
+    }
+
+    /// Acquires that were not granted.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Different locks granted.

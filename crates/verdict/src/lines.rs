@@ -110,8 +110,11 @@ pub(crate) struct RecordLine<'a> {
     pub(crate) status: Option<u16>,
     #[serde(borrow)]
     pub(crate) content_type: Option<Text<'a>>,
+    pub(crate) response_request_id: Option<IgnoredAny>,
     #[serde(borrow)]
     pub(crate) response_devshard_id: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub(crate) response_body_id: Option<Text<'a>>,
     #[serde(borrow)]
     pub(crate) answer: Option<AnswerPart<'a>>,
     pub(crate) client_class: ClientClass,
@@ -168,15 +171,18 @@ pub(crate) struct RowPart<'a> {
     #[serde(borrow)]
     pub(crate) decision: Option<Text<'a>>,
     pub(crate) winner_nonce: Option<u64>,
-    pub(crate) attempts: Vec<AttemptPart>,
+    #[serde(borrow)]
+    pub(crate) attempts: Vec<AttemptPart<'a>>,
     pub(crate) completed_at: Option<IgnoredAny>,
 }
 
 /// An attempt of a row.
-#[derive(Clone, Copy, Debug, serde::Deserialize)]
-pub(crate) struct AttemptPart {
+#[derive(Clone, Debug, serde::Deserialize)]
+pub(crate) struct AttemptPart<'a> {
     pub(crate) nonce: u64,
     pub(crate) host_idx: u32,
+    #[serde(borrow)]
+    pub(crate) participant: Option<Text<'a>>,
     pub(crate) winner: bool,
 }
 

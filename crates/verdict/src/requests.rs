@@ -139,8 +139,12 @@ pub struct Record {
     pub ttft: Span,
     /// Total latency from the planned instant.
     pub latency: Span,
+    /// Nonce that the answer's own `id` names; `u64::MAX` when it names none.
+    body_nonce: u64,
     /// `X-Devshard-Id` of the answer.
     pub escrow: Option<Name>,
+    /// Escrow that the answer's own `id` names.
+    pub body_escrow: Option<Name>,
     /// HTTP status.
     pub status: Option<u16>,
     /// What the client saw.
@@ -155,6 +159,22 @@ pub struct Record {
     pub ending: Option<EndingKind>,
     /// An error answer said why.
     pub reason_given: bool,
+    /// The answer bears an `X-Request-Id`.
+    pub named: bool,
+}
+
+impl Record {
+    /// Nonce that the answer's own `id` names.
+    #[must_use]
+    pub fn body_nonce(&self) -> Option<u64> {
+        (self.body_nonce != u64::MAX).then_some(self.body_nonce)
+    }
+}
+
+/// Escrow and nonce of an answer's own `id`: `devshard-<escrow>-<nonce>` (contract gateway 4.5). Any other id names none.
+fn body_place(id: &str) -> Option<(&str, u64)> {
+    let (escrow, nonce) = id.strip_prefix("devshard-")?.rsplit_once('-')?;
+    Some((escrow, nonce.parse().ok()?))
 }
 
 /// Records and what is special about single ones.
@@ -184,11 +204,14 @@ impl Records {
     pub(crate) fn take(&mut self, line: &RecordLine<'_>, ids: &Ids, names: &mut Names) {
         let index = line.index;
         let message = line.answer.as_ref().and_then(|answer| answer.error_message.as_deref());
+        let place = line.response_body_id.as_deref().and_then(body_place);
         let record = Record {
             planned: Span(line.planned_us.unwrap_or(u64::MAX)),
             ttft: Span::between(line.planned_us, line.first_content_us),
             latency: Span::between(line.planned_us, line.end_us),
+            body_nonce: place.map_or(u64::MAX, |(_, nonce)| nonce),
             escrow: line.response_devshard_id.as_ref().map(|escrow| names.name(escrow)),
+            body_escrow: place.map(|(escrow, _)| names.name(escrow)),
             status: line.status,
             client_class: line.client_class,
             step: line.step,
@@ -196,6 +219,7 @@ impl Records {
             answered: line.answer.is_some(),
             ending: line.answer.as_ref().and_then(format::ending),
             reason_given: message.is_some_and(|message| !message.is_empty()),
+            named: line.response_request_id.is_some(),
         };
         if self.table.insert(index, record).is_some() {
             self.repeated.insert(index);
@@ -256,8 +280,10 @@ impl Records {
 pub struct Attempt {
     /// Nonce.
     pub nonce: u64,
-    /// Slot.
-    pub host_idx: u32,
+    /// Address of the host's participant, when the row names it.
+    pub participant: Option<Name>,
+    /// Slot; numbers beyond all groups are the highest.
+    pub host_idx: u16,
     /// It won.
     pub winner: bool,
 }
@@ -377,8 +403,12 @@ impl JoinedRows {
             split: line.ways.contains(&JoinWay::ResponseRequestId)
                 && line.ways.iter().any(|way| matches!(way, JoinWay::GatewayLog | JoinWay::PerfDatabase)),
         };
-        let attempt =
-            |part: &AttemptPart| Attempt { nonce: part.nonce, host_idx: part.host_idx, winner: part.winner };
+        let attempt = |part: &AttemptPart<'_>| Attempt {
+            nonce: part.nonce,
+            participant: part.participant.as_ref().map(|address| names.name(address)),
+            host_idx: u16::try_from(part.host_idx).unwrap_or(u16::MAX),
+            winner: part.winner,
+        };
         self.attempts.extend(attempts.iter().map(attempt));
         for part in &line.calls {
             self.calls.push(Call {

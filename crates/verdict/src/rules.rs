@@ -53,6 +53,15 @@ pub const SPLIT_ID: Rule = Rule {
     source: "contract gateway 3.1 and 3.3",
 };
 
+/// An answer of a failed race that bears no request id.
+pub const NAMELESS_FAILURE: Rule = Rule {
+    name: "nameless-failure",
+    excuses: &[AssertionId::A10],
+    meaning: "the answer of a failed race has no X-Request-Id, and the gateway's log or its perf database joins it; the \
+              reference in its intended personality names every answer and is not excused",
+    source: "contract gateway 3.1",
+};
+
 /// A runtime that is gone after finalize or a planned deactivation.
 pub const UNLOADED: Rule = Rule {
     name: "unloaded-after-finalize",
@@ -63,7 +72,7 @@ pub const UNLOADED: Rule = Rule {
 };
 
 /// Every rule.
-pub const ALL: [Rule; 5] = [GHOST, CACHED_NODE, PREPARE_FAILURE, SPLIT_ID, UNLOADED];
+pub const ALL: [Rule; 6] = [GHOST, CACHED_NODE, PREPARE_FAILURE, SPLIT_ID, NAMELESS_FAILURE, UNLOADED];
 
 /// The rule of a name.
 ///

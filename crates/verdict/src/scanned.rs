@@ -14,6 +14,11 @@ fn or_text<'a>(scan: &mut Scan<'a>) -> Option<Option<Text<'a>>> {
     scan.or_null(text)
 }
 
+/// Whether there is anything, whatever it is.
+fn or_there(scan: &mut Scan<'_>) -> Option<Option<serde::de::IgnoredAny>> {
+    Some(scan.or_null(Scan::pass)?.map(|()| serde::de::IgnoredAny))
+}
+
 fn or_number(scan: &mut Scan<'_>) -> Option<Option<u64>> {
     scan.or_null(Scan::number)
 }
@@ -52,7 +57,9 @@ impl<'a> Scanned<'a> for RecordLine<'a> {
             end_us: scan.field("end_us", or_number)?,
             status: scan.field("status", or_small)?,
             content_type: scan.field("content_type", or_text)?,
+            response_request_id: scan.field("response_request_id", or_there)?,
             response_devshard_id: scan.field("response_devshard_id", or_text)?,
+            response_body_id: scan.field("response_body_id", or_text)?,
             answer: scan.field("answer", |scan| scan.or_null(Scan::object))?,
             client_class: scan.field("client_class", Scan::word)?,
         })
@@ -104,17 +111,17 @@ impl<'a> Scanned<'a> for RowPart<'a> {
         let decision = scan.field("decision", or_text)?;
         let winner_nonce = scan.field("winner_nonce", or_number)?;
         let attempts = scan.field("attempts", Scan::list)?;
-        let completed_at = scan.field("completed_at", |scan| scan.or_null(Scan::pass))?;
-        let completed_at = completed_at.map(|()| serde::de::IgnoredAny);
+        let completed_at = scan.field("completed_at", or_there)?;
         Some(Self { request_id, escrow, outcome, decision, winner_nonce, attempts, completed_at })
     }
 }
 
-impl<'a> Scanned<'a> for AttemptPart {
+impl<'a> Scanned<'a> for AttemptPart<'a> {
     fn scan(scan: &mut Scan<'a>) -> Option<Self> {
         Some(Self {
             nonce: scan.field("nonce", Scan::number)?,
             host_idx: scan.field("host_idx", Scan::small)?,
+            participant: scan.field("participant", or_text)?,
             winner: scan.field("winner", Scan::truth)?,
         })
     }
@@ -276,6 +283,8 @@ mod tests {
         record.client_class = ClientClass::InBandError;
         record.status = Some(200);
         record.end_us = Some(90);
+        record.response_request_id = some("rid");
+        record.response_body_id = some("devshard-11-5");
         record.answer = Some(AnswerFacts {
             ending: some("done"),
             finish_reasons: BTreeMap::from([(0, "stop".to_owned()), (1, "length".to_owned())]),

@@ -259,10 +259,10 @@ fn hosts(evidence: &Evidence) -> BTreeMap<String, Value> {
         let Some(outcome) = evidence.names.maybe(joined.outcome) else { continue };
         let of_row = evidence.joined.attempts(joined);
         for attempt in of_row {
-            *attempts.entry(attempt.host_idx).or_default() += 1;
+            *attempts.entry(attempt.host_idx.into()).or_default() += 1;
         }
         if let Some(attempt) = of_row.iter().find(|attempt| attempt.winner).or(of_row.last()) {
-            *per_host.entry(attempt.host_idx).or_default().entry(outcome).or_default() += 1;
+            *per_host.entry(attempt.host_idx.into()).or_default().entry(outcome).or_default() += 1;
         }
     }
     attempts

@@ -125,7 +125,7 @@ impl Gateway {
         let settings = self.settings();
         let races = self.races.load(Ordering::Relaxed);
         let inflight = self.defect.shown_inflight(number(usage.requests), races);
-        let flaps = races > 0 && self.defect.flaps(crate::clock::unix_s().unsigned_abs());
+        let flaps = races > 0 && self.defect.flaps();
         let inflight = if flaps { inflight.max(1.0) } else { inflight };
         let set = |name, value| self.metrics.set(name, &[], value);
         set("devshard_gateway_inflight_requests", inflight);

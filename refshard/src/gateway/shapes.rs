@@ -30,7 +30,7 @@ pub fn time_of(unix_ns: u64) -> String {
 pub fn status(gateway: &Gateway, escrow: &Escrow) -> Value {
     let view = gateway.gate.view();
     let config = serde_json::to_value(&escrow.params.config).expect("settings are plain data");
-    let back = u64::from(gateway.defect.shows_nonce_back(clock::unix_s().unsigned_abs()));
+    let back = u64::from(gateway.defect.shows_nonce_back());
     let mut status = escrow.with_state(|state| {
         json!({
             "escrow_id": escrow.id(),

@@ -126,7 +126,7 @@ impl Defect {
     /// `orphan-receipt`.
     #[must_use]
     pub fn leaves_receipt(self, inference_id: u64) -> bool {
-        self == Self::OrphanReceipt && inference_id.is_multiple_of(9)
+        self == Self::OrphanReceipt && inference_id.is_multiple_of(10)
     }
 
     /// `foreign-finish`: the session named in a second finish.

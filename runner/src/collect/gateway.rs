@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evidence::snapshot::{GatewayEscrow, Inference, Missing, Tx};
+use evidence::snapshot::{GatewayEscrow, Inference, Missing, Snapshot, Tx};
 use serde_json::Value;
 
 use super::ask::bound;
@@ -27,6 +27,29 @@ pub async fn escrow(surfaces: &Surfaces, id: &str, missing: &mut Vec<Missing>) -
         }
     }
     (escrow, Value::Object(raw))
+}
+
+/// The gateway goes on while its hosts are read: where a host has more diffs than the gateway had shown, its nonce is read
+/// once more, and the later answer stands. Where none comes the nonce is not known.
+pub async fn ask_again(surfaces: &Surfaces, snapshot: &mut Snapshot, missing: &mut Vec<Missing>) {
+    let mut longest: BTreeMap<&str, u64> = BTreeMap::new();
+    for log in snapshot.hosts.iter().flat_map(|host| &host.escrows) {
+        let len: u64 = log.log.iter().map(|span| span.count).sum();
+        let known = longest.entry(&log.escrow).or_default();
+        *known = len.max(*known);
+    }
+    for escrow in &mut snapshot.escrows {
+        let held = longest.get(escrow.escrow.as_str()).copied().unwrap_or_default();
+        if escrow.nonce == 0 || held <= escrow.nonce {
+            continue;
+        }
+        let url = format!("{}/devshard/{}/v1/status", surfaces.gateway, escrow.escrow);
+        let nonce = |value: &Value| value["nonce"].as_u64().ok_or("no nonce".to_owned());
+        let answer = surfaces.json(&url, true, bound::SMALL, nonce).await;
+        if let Some((nonce, _)) = keep(missing, &format!("gateway/{}/status", escrow.escrow), answer) {
+            escrow.nonce = nonce.max(escrow.nonce);
+        }
+    }
 }
 
 /// Ids of every escrow that the gateway knows, served or not.

@@ -80,7 +80,8 @@ enum Unread {
     RunDir(RunDirError),
 }
 
-/// Reads the log of one session page by page up to the gateway's nonce; without one, until nothing more comes.
+/// Reads the log of one session page by page up to the gateway's nonce, and on while pages are full: what a host has
+/// beyond that nonce is for the verdict. Without one, until nothing more comes.
 async fn log(
     surfaces: &Surfaces,
     base: &str,
@@ -89,18 +90,21 @@ async fn log(
     sessions: &mut SessionLog,
 ) -> Result<Vec<Span>, Unread> {
     let mut log = Vec::new();
+    let mut came = PAGE_LEN;
     for page in 0..PAGES_MAX {
         let from = page * PAGE_LEN + 1;
-        let to = nonce.unwrap_or(u64::MAX).min(from + PAGE_LEN - 1);
-        if from > to {
+        let to = from + PAGE_LEN - 1;
+        let over = match nonce {
+            Some(nonce) => from > nonce && came < PAGE_LEN,
+            None => came == 0,
+        };
+        if over {
             break;
         }
         let url = format!("{base}/diffs?from={from}&to={to}");
         let answer = surfaces.json(&url, false, bound::DIFFS, read_diffs).await;
         let (diffs, _) = answer.map_err(|missed| Unread::Why(missed.to_string()))?;
-        if diffs.is_empty() && nonce.is_none() {
-            break;
-        }
+        came = diffs.len() as u64;
         for diff in &diffs {
             push_line(&mut log, sessions.diff(escrow, diff).map_err(Unread::RunDir)?);
         }

@@ -208,6 +208,7 @@ pub async fn take(
         }
         snapshot.hosts.push(state);
     }
+    gateway::ask_again(surfaces, &mut snapshot, &mut missing).await;
     snapshot.leases = leases::tables(postgres, &mut missing).await;
     scrape(surfaces, dir, &mut snapshot, &mut missing).await?;
     snapshot.missing = missing;

@@ -44,6 +44,36 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         witness.subject = rules.first().map(|rule| (*rule).to_owned());
         sheet.witness(witness);
     }
+    foreign(case, sheet);
+}
+
+/// The answer's own id names the nonce that was answered. One that neither the request's row nor a node's call has is
+/// another request's answer, however well it is formed. A cached answer bears the id of its source.
+fn foreign(case: &Case<'_>, sheet: &mut Sheet) {
+    let evidence = case.evidence;
+    let cached = evidence.name("cached");
+    for (index, joined) in evidence.joined.iter().filter(|(_, joined)| !joined.cached) {
+        let Some((record, nonce)) = evidence.records.get(index).and_then(|r| Some((r, r.body_nonce()?)))
+        else {
+            continue;
+        };
+        let (attempts, calls) = (evidence.joined.attempts(joined), evidence.joined.calls(joined));
+        let worked = calls.iter().any(|call| call.nonce() == Some(nonce));
+        let known = worked || attempts.iter().any(|attempt| attempt.nonce == nonce);
+        let here = [joined.escrow, joined.row_escrow].contains(&record.body_escrow);
+        // Without a row nothing is known about its nonces: A10 tells of that.
+        if (known && here) || attempts.is_empty() || joined.outcome == cached {
+            continue;
+        }
+        let id = evidence.id(index);
+        let escrow = evidence.names.maybe(record.body_escrow).unwrap_or_default();
+        let text =
+            format!("{id}: its answer names nonce {nonce} of escrow {escrow}, which is none of its own");
+        let mut witness = about_request("foreign-id", text, &id, REQUESTS);
+        witness.escrow = Some(escrow.to_owned());
+        witness.nonce = Some(nonce);
+        sheet.witness(witness);
+    }
 }
 
 /// Whether an `expect` of a rule that hit the request, and whose class is the one decided, declares this ending.

@@ -1,7 +1,7 @@
 //! A4 `nonce-order`: a session neither reuses nor regresses a nonce.
 //!
 //! Reasons: `nonce-gap` (a host's log is not 1, 2, 3, …), `nonce-regressed` (a log or the gateway's nonce is shorter
-//! than before), `diff-rewritten` (a nonce holds other content than before), `nonce-reused` (two hosts hold different
+//! than before), `nonce-behind-hosts` (a host holds more diffs than the gateway's nonce says), `diff-rewritten` (a nonce holds other content than before), `nonce-reused` (two hosts hold different
 //! content at one nonce), `start-id` (a start whose id is not its nonce, or two in one diff), `inference-changed` (an
 //! inference's key fields changed), `nonce-in-two-requests`, `nonce-in-two-attempts`, `nonce-above-latest`
 //! (a transaction about an inference that does not exist yet). Source: contract hosts 4.2, gateway 10.2.
@@ -11,9 +11,11 @@ use std::collections::BTreeMap;
 use evidence::assertion::AssertionId;
 use evidence::rundir::{ACCOUNTING, DIFFS, INFERENCES};
 use evidence::sessions::Span;
-use evidence::snapshot::{Moment, Snapshot};
+use evidence::snapshot::{GatewayEscrow, Moment, Snapshot};
 
-use super::{Assertion, Case, about_nonce, deactivated, is_host_log, log_len, snapshot_file, unread};
+use super::{
+    Assertion, Case, about_nonce, deactivated, is_host_log, log_len, longest_log, snapshot_file, unread,
+};
 use crate::rules;
 use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
@@ -49,19 +51,40 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 continue;
             }
             let before = gateway.insert(escrow.escrow.clone(), escrow.nonce).unwrap_or_default();
-            let lower = escrow.nonce < before;
             let ended = moment == Moment::DrainFinal || deactivated(case, &escrow.escrow);
-            if lower && ended && case.rule_on(rules::UNLOADED) {
+            let lower = lower(snapshot, escrow, before, moment);
+            if lower.is_some() && ended && case.rule_on(rules::UNLOADED) {
                 sheet.rule(rules::UNLOADED, 1);
-            } else if lower {
-                let text = format!("escrow {}: gateway nonce {before}, then {}", escrow.escrow, escrow.nonce);
+            } else if let Some((reason, text)) = lower {
                 let file = snapshot_file(moment);
-                sheet.witness(about_nonce("nonce-regressed", text, &escrow.escrow, escrow.nonce, &file));
+                sheet.witness(about_nonce(reason, text, &escrow.escrow, escrow.nonce, &file));
             }
         }
     }
     inferences(case, sheet);
     rows(case, sheet);
+}
+
+/// The gateway's nonce is lower than it was, or than what a host has. The gateway composes every diff, and is asked again
+/// after its hosts when one of them has more: a nonce that is still lower is one that it would give out twice.
+fn lower(
+    snapshot: &Snapshot,
+    escrow: &GatewayEscrow,
+    before: u64,
+    moment: Moment,
+) -> Option<(&'static str, String)> {
+    let (id, nonce) = (&escrow.escrow, escrow.nonce);
+    if nonce < before {
+        return Some(("nonce-regressed", format!("escrow {id}: gateway nonce {before}, then {nonce}")));
+    }
+    let longest = longest_log(snapshot, id).map_or(0, log_len);
+    let text = || {
+        format!(
+            "escrow {id}: the gateway shows nonce {nonce} at {}, a host has {longest} diffs",
+            moment.dir()
+        )
+    };
+    (nonce < longest).then(|| ("nonce-behind-hosts", text()))
 }
 
 /// Logs by host and escrow, as an earlier snapshot has them.

@@ -1,7 +1,7 @@
 //! A6 `orphans`: no receipt, execution, validation or finish stays without its partner (moment (d)).
 //!
 //! Reasons: `pending-for-ever` (a start without receipt), `started-without-finish`, `finish-without-start`,
-//! `receipt-without-start`,
+//! `receipt-without-start`, `receipt-without-execution` (a receipt, no call at any node, and a timeout that nothing explains),
 //! `finish-of-another-escrow`, `validation-of-unknown-inference`, `waiting-in-mempool` (a host transaction that would
 //! still apply after finalize), `execution-without-finish` (a node completed a call whose nonce never ended).
 //! Residue that would not apply is information. Named rule `ghost`. Source: contract hosts 3.2, 10, 11.1; gateway 6.5.
@@ -12,12 +12,14 @@ use evidence::assertion::AssertionId;
 use evidence::rundir::{ACCOUNTING, DIFFS, INFERENCES, NODE_CALLS};
 use evidence::snapshot::{HostEscrow, Moment, Snapshot, Tx};
 use scenario::control::NodeOutcome;
+use scenario::fault::FaultAction;
 
 use super::{
     Assertion, Case, about_nonce, about_request, escrows_in_use, is_host_state, log_len, longest_log,
     snapshot_file, unread,
 };
 use crate::applicability::not_applicable;
+use crate::format::cut_by_client;
 use crate::rules;
 use crate::sessions::{Kind, Sessions};
 use crate::sheet::Sheet;
@@ -36,6 +38,20 @@ struct Life {
     confirmed: bool,
     finished: bool,
     timed_out: bool,
+}
+
+/// Inferences of an escrow that came to an end.
+#[derive(Debug)]
+struct Ended {
+    all: Bits,
+    /// Those with a receipt that ended by timeout alone.
+    given_up: Bits,
+}
+
+impl Ended {
+    fn new(cap: u64) -> Self {
+        Self { all: Bits::new(cap), given_up: Bits::new(cap) }
+    }
 }
 
 /// All lives of a log, and who validated the inferences that somebody asks about.
@@ -60,7 +76,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     unread(snapshot, Moment::DrainFinal, is_host_state, sheet);
     let settled = settled_under_load(case);
     // `None`: no log tells what became of the inferences of this escrow.
-    let mut ended: BTreeMap<&str, Option<Bits>> = BTreeMap::new();
+    let mut ended: BTreeMap<&str, Option<Ended>> = BTreeMap::new();
     for escrow in escrows_in_use(case.evidence) {
         let Some(log) = longest_log(snapshot, escrow) else {
             sheet.missing(format!("no host log of escrow {escrow}"));
@@ -68,20 +84,24 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             continue;
         };
         let lives = replay(&case.evidence.sessions, log, asked(snapshot, escrow), sheet);
-        let mut ended_here = Bits::new(log_len(log) + 1);
+        let mut here = Ended::new(log_len(log) + 1);
         let name = case.evidence.name(escrow);
         for (id, life) in lives.table.iter() {
             sheet.looked(1);
             if life.finished || life.timed_out {
-                ended_here.insert(id);
+                here.all.insert(id);
+                if life.confirmed && !life.finished {
+                    here.given_up.insert(id);
+                }
             } else {
                 unended(case, (escrow, name), id, *life, sheet);
             }
         }
         mempools(snapshot, escrow, &lives, settled.contains(escrow), sheet);
-        ended.insert(escrow, Some(ended_here));
+        ended.insert(escrow, Some(here));
     }
     executions(case, &ended, sheet);
+    unexecuted(case, &ended, sheet);
 }
 
 /// An inference with neither finish nor timeout.
@@ -173,7 +193,15 @@ fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, settled: bool, she
         for log in host.escrows.iter().filter(|log| log.escrow == escrow) {
             for tx in &log.mempool {
                 sheet.looked(1);
-                if settled && tx.kind == "validation" {
+                let other = tx.escrow.as_deref().filter(|named| !named.is_empty() && *named != escrow);
+                if let Some(other) = other {
+                    let text = format!("{} holds {} of escrow {other}", host.service, tx.kind);
+                    let nonce = tx.inference.unwrap_or_default();
+                    let file = snapshot_file(Moment::DrainFinal);
+                    let mut witness = about_nonce("finish-of-another-escrow", text, escrow, nonce, &file);
+                    witness.service = Some(host.service.clone());
+                    sheet.witness(witness);
+                } else if settled && tx.kind == "validation" {
                     let text = "validations that ended after the settlement of their escrow";
                     sheet.information("validated-after-settlement", text, 1);
                 } else if would_apply(tx, lives) {
@@ -208,9 +236,9 @@ fn would_apply(tx: &Tx, lives: &Lives) -> bool {
 }
 
 /// Every call that a node completed ends as finish or timeout of its nonce.
-fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<Bits>>, sheet: &mut Sheet) {
+fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<Ended>>, sheet: &mut Sheet) {
     let (joined, names) = (&case.evidence.joined, &case.evidence.names);
-    let of_name: BTreeMap<Name, &Option<Bits>> =
+    let of_name: BTreeMap<Name, &Option<Ended>> =
         ended.iter().filter_map(|(escrow, known)| Some((names.find(escrow)?, known))).collect();
     for (index, row) in joined.iter() {
         let Some(name) = row.escrow else { continue };
@@ -227,7 +255,7 @@ fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<Bits>>, sheet: &mut
         for call in joined.calls(row).iter().filter(completed) {
             let Some(nonce) = call.nonce() else { continue };
             sheet.looked(1);
-            if !known.contains(nonce) {
+            if !known.all.contains(nonce) {
                 let node = names.word(call.node);
                 let text = format!("{node} completed call {} of nonce {nonce}, which never ended", call.call);
                 let id = case.evidence.joined_id(index);
@@ -235,6 +263,46 @@ fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<Bits>>, sheet: &mut
                 witness.escrow = Some(names.word(name).to_owned());
                 witness.nonce = Some(nonce);
                 witness.service = Some(node.to_owned());
+                sheet.witness(witness);
+            }
+        }
+    }
+}
+
+/// A receipt is given by whoever will execute. Where nothing stands between host and node, a receipt whose inference
+/// no node was ever asked for is an orphan, though the protocol's timeout closed it: the client's race hid it.
+fn unexecuted(case: &Case<'_>, ended: &BTreeMap<&str, Option<Ended>>, sheet: &mut Sheet) {
+    let (evidence, scenario) = (case.evidence, &case.evidence.run.resolved.scenario);
+    let explained = !scenario.actions.is_empty()
+        || scenario.faults.iter().any(|rule| !matches!(rule.action, FaultAction::Node(_)))
+        || evidence.allocator.refused() > 0
+        || evidence.calls.ended.values().sum::<u64>() < evidence.calls.looked;
+    let duplicates = &scenario.workload.duplicates;
+    for (escrow, known) in ended {
+        let (Some(known), Some(name)) = (known, evidence.name(escrow)) else { continue };
+        if known.given_up.is_empty() {
+            continue;
+        }
+        for (index, row) in evidence.joined.iter().filter(|(_, row)| row.row_escrow == Some(name)) {
+            // Calls of a repeated body bear the marker of the request that it repeats.
+            let shared = duplicates.iter().any(|pair| pair.index == index || pair.duplicate_of == index);
+            let left = evidence.records.get(index).is_none_or(|record| cut_by_client(record.client_class));
+            let called = |nonce| evidence.joined.calls(row).iter().any(|call| call.nonce() == Some(nonce));
+            let nonces = evidence.joined.attempts(row).iter().map(|attempt| attempt.nonce);
+            for nonce in nonces.filter(|nonce| known.given_up.contains(*nonce) && !called(*nonce)) {
+                sheet.looked(1);
+                if explained || shared || left {
+                    let text = "receipts without a call at a node while a fault, an action or a leaving client explains it";
+                    sheet.information("receipts-not-executed", text, 1);
+                    continue;
+                }
+                let id = evidence.joined_id(index);
+                let text = format!(
+                    "escrow {escrow} inference {nonce} of {id} has a receipt, no node was asked for it"
+                );
+                let file = snapshot_file(Moment::DrainFinal);
+                let mut witness = about_nonce("receipt-without-execution", text, escrow, nonce, &file);
+                witness.request_id = Some(id);
                 sheet.witness(witness);
             }
         }

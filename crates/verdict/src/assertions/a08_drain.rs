@@ -1,6 +1,7 @@
 //! A8 `drain`: no queue, lease or operation in flight is left after the drain deadline.
 //!
-//! Reasons: `not-drained` (a named signal was not zero and stable at the end of the passive wait),
+//! Reasons: `not-drained` (a named signal was not zero and stable at the end of the passive wait, or above zero in a
+//! snapshot after it),
 //! `within-protocol-timeout` (the same, but the deadline of the scenario is shorter than a protocol timer that still
 //! runs), `pending-left` (gateway transactions after sync), `lease-pending`, `locks-not-returned` (allocations minus
 //! releases, whatever the gauge says). Source: design section 3, contract gateway 6.6, hosts 10.
@@ -24,6 +25,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         sheet.missing(format!("{DRAIN}: the samples are not in the order of their time"));
     }
     passive_wait(case, None, sheet);
+    agreement(case, sheet);
     // Levels of a search may fail to drain: that ends the search (design section 10), not the run.
     let workload = &case.evidence.run.resolved.scenario.workload;
     if workload.recovery.is_some() && !case.partial() {
@@ -56,6 +58,40 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 sheet.witness(about_nonce("lease-pending", text, &lease.escrow, lease.inference, &file));
             }
             locks(snapshot, sheet);
+        }
+    }
+}
+
+/// The whole snapshot after the wait must agree with its samples: a signal that comes and goes is not drained. Only
+/// what no client is left to raise: hosts may begin a validation by themselves when a lease runs out.
+const AGREEING: [(&str, &str); 2] = [
+    ("gateway_active_requests", "devshard_runtime_active_requests"),
+    ("gateway_inflight_requests", "devshard_gateway_inflight_requests"),
+];
+
+fn agreement(case: &Case<'_>, sheet: &mut Sheet) {
+    // Clients of others may come at any time to an environment that runs on.
+    let waited = samples(case, None).any(|sample| sample.ended.as_deref() == Some("stable"));
+    if !waited || case.evidence.is_attached() {
+        return;
+    }
+    for moment in [Moment::DrainPassive, Moment::DrainSynced, Moment::DrainFinal] {
+        let Ok(snapshot) = case.evidence.snapshot(moment) else { continue };
+        for (signal, metric) in AGREEING {
+            let of = |series: &str| {
+                series.strip_prefix(metric).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+            };
+            let shown = snapshot.gateway_metrics.iter().filter(|(series, _)| of(series));
+            let value: f64 = shown.map(|(_, value)| value).sum();
+            sheet.looked(1);
+            if value != 0.0 {
+                let text =
+                    format!("{signal} was zero when the wait ended and is {value} at {}", moment.dir());
+                let mut witness = Witness::new("not-drained", text);
+                witness.subject = Some(signal.to_owned());
+                witness.evidence.push(EvidenceRef { file: snapshot_file(moment), at: metric.to_owned() });
+                sheet.witness(witness);
+            }
         }
     }
 }

@@ -4,9 +4,9 @@
 //! Reasons: `no-escrow`, `no-accounting-row`, `no-attempts`, `call-not-in-accounting` (a node worked for a nonce that
 //! no attempt names), `unknown-host`, `other-escrow` (the row is another escrow's), `shared-row` (two requests share one
 //! row), `split-id` (only with `--no-rule july-id-split`), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
-//! its calls shows that), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
+//! its calls shows that), `nameless-answer` (named rule `nameless-failure`), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use evidence::accounting::ROW_UNREAD;
 use evidence::assertion::AssertionId;
@@ -14,7 +14,7 @@ use evidence::record::ClientClass;
 use evidence::rundir::{ACCOUNTING, HITS, NODE_CALLS, REQUESTS};
 
 use super::{Assertion, Case, about_request};
-use crate::requests::{Call, Joined};
+use crate::requests::{Attempt, Call, Joined};
 use crate::rules;
 use crate::sheet::Sheet;
 use crate::table::Name;
@@ -29,6 +29,7 @@ pub(super) const ASSERTION: Assertion = Assertion {
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let evidence = case.evidence;
     let cached = evidence.name("cached");
+    let groups = groups(case);
     // A row that could not be read is no row that is not there.
     let (mut unread, mut first_unread) = (0_u64, None);
     for (index, joined) in evidence.joined.iter() {
@@ -41,6 +42,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             fail(case, index, joined, ("no-escrow", not_found(case, joined)), sheet);
             continue;
         };
+        nameless(case, index, joined, sheet);
         let (Some(row_escrow), true) = (joined.row_escrow, joined.outcome.is_some()) else {
             let why = not_found(case, joined);
             if why.contains(ROW_UNREAD) {
@@ -74,7 +76,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             let text = format!("{} hit it, no joined call shows it", evidence.names.word(rule));
             fail(case, index, joined, ("hit-not-joined", text), sheet);
         }
-        if let Some(found) = attempts(case, joined) {
+        if let Some(found) = attempts(case, joined).or_else(|| stranger(joined, &groups, case)) {
             fail(case, index, joined, found, sheet);
         }
     }
@@ -123,8 +125,47 @@ fn attempts(case: &Case<'_>, joined: &Joined) -> Option<(&'static str, String)> 
     }
     let devshard = &case.evidence.run.resolved.scenario.devshard;
     let slots = devshard.slots.unwrap_or(devshard.participants);
-    let unknown = attempts.iter().find(|attempt| attempt.host_idx >= slots)?;
+    let unknown = attempts.iter().find(|attempt| u32::from(attempt.host_idx) >= slots)?;
     Some(("unknown-host", format!("attempt {} names host {} of {slots}", unknown.nonce, unknown.host_idx)))
+}
+
+/// Owners of the slots of each escrow, as any snapshot shows them: a runtime that was unloaded shows none.
+type Groups = BTreeMap<Name, BTreeSet<Name>>;
+
+fn groups(case: &Case<'_>) -> Groups {
+    let mut groups = Groups::new();
+    for escrow in case.evidence.snapshots.values().flat_map(|snapshot| &snapshot.escrows) {
+        let Some(name) = case.evidence.name(&escrow.escrow) else { continue };
+        // An owner whom no attempt names has no name here, and needs none.
+        let owners = escrow.group.iter().filter_map(|owner| case.evidence.name(owner));
+        if !escrow.group.is_empty() {
+            groups.entry(name).or_default().extend(owners);
+        }
+    }
+    groups
+}
+
+/// An attempt names a host that owns no slot of its escrow.
+fn stranger(joined: &Joined, groups: &Groups, case: &Case<'_>) -> Option<(&'static str, String)> {
+    let group = groups.get(&joined.row_escrow?)?;
+    let outside = |attempt: &&Attempt| attempt.participant.is_some_and(|owner| !group.contains(&owner));
+    let attempt = case.evidence.joined.attempts(joined).iter().find(outside)?;
+    let owner = case.evidence.names.maybe(attempt.participant).unwrap_or_default();
+    Some(("unknown-host", format!("attempt {} names {owner}, who owns no slot of the escrow", attempt.nonce)))
+}
+
+/// An answer that names no request can only be followed through the gateway's own records. Builds that do not name
+/// failures are excused by a rule; the reference of the intended behaviour names every one.
+fn nameless(case: &Case<'_>, index: u64, joined: &Joined, sheet: &mut Sheet) {
+    let Some(record) = case.evidence.records.get(index) else { return };
+    let Some(status) = record.status.filter(|_| !record.named) else { return };
+    let names_all = case.evidence.run.stack.personality.as_deref() == Some("intended");
+    if status >= 400 && !names_all && case.rule_on(rules::NAMELESS_FAILURE) {
+        sheet.rule(rules::NAMELESS_FAILURE, 1);
+        return;
+    }
+    let text = format!("its answer of status {status} has no X-Request-Id");
+    fail(case, index, joined, ("nameless-answer", text), sheet);
 }
 
 /// Two accepted requests never share a row.

@@ -88,6 +88,23 @@ const MUTATORS: &[Mutator] = &[
         let index = places.untouched(files, Some(true));
         answer(files, index, |answer| answer.id_changed = true)
     }),
+    ("the answer of another request", &[A3], "foreign-id", |files, places| {
+        let (to, from) = (places.request(files), places.below(files.joined.len() - 1));
+        let from = if from >= to { from + 1 } else { from };
+        files.records[to].response_body_id = files.records[from].response_body_id.clone();
+        id(files, to)
+    }),
+    ("an attempt at a host of no slot", &[A10], "unknown-host", |files, places| {
+        let index = places.request(files);
+        let row = files.joined[index].accounting.as_mut().expect("the story has it");
+        row.attempts.last_mut().expect("one at least").participant = Some("nobody".to_owned());
+        id(files, index)
+    }),
+    ("the gateway forgets a nonce that hosts have", &[A4], "nonce-behind-hosts", |files, places| {
+        let (escrow, lost) = (places.below(ESCROWS.len()), 1 + places.below(4) as u64);
+        files.from(Moment::DrainPassive, |snapshot| snapshot.escrows[escrow].nonce -= lost);
+        format!("escrow {}: the gateway shows nonce", ESCROWS[escrow])
+    }),
     ("an event that is not JSON", &[A3], "bad-json", |files, places| {
         let index = places.untouched(files, Some(true));
         answer(files, index, |answer| answer.json_errors = 1)

@@ -1,14 +1,14 @@
 //! Named rules: each quirk passes with its rule, says where it was used, and is a fail with `--no-rule`.
 
 use crate::support::catalogue::{http_error, without_tx};
-use crate::support::twins::dapi_hits;
+use crate::support::twins::{dapi_hits, expected_failure};
 use crate::support::{Files, good};
 use evidence::assertion::{AssertionId, Status};
 use evidence::exit::Outcome;
 use evidence::record::ClientClass;
 use evidence::snapshot::Moment;
 use scenario::fault::{Because, DapiFault, Expect, RequestClass, Select};
-use verdict::rules::{ALL, CACHED_NODE, GHOST, PREPARE_FAILURE, Rule, SPLIT_ID, UNLOADED};
+use verdict::rules::{ALL, CACHED_NODE, GHOST, NAMELESS_FAILURE, PREPARE_FAILURE, Rule, SPLIT_ID, UNLOADED};
 
 /// A quirk, the rule that excuses it, and what fires without the rule.
 type Quirk = (Rule, fn(&mut Files), &'static [(AssertionId, &'static str)]);
@@ -22,6 +22,7 @@ const QUIRKS: &[Quirk] = &[
         &[(AssertionId::A1, "no-terminal-outcome"), (AssertionId::A11, "race-sum")],
     ),
     (SPLIT_ID, split_id, &[(AssertionId::A10, "split-id")]),
+    (NAMELESS_FAILURE, nameless_failure, &[(AssertionId::A10, "nameless-answer")]),
     (UNLOADED, unloaded, &[(AssertionId::A4, "nonce-regressed")]),
 ];
 
@@ -81,6 +82,13 @@ fn prepare_failure(files: &mut Files) {
 /// Accounting knows the request by another id.
 fn split_id(files: &mut Files) {
     files.joined[7].ways.push(evidence::accounting::JoinWay::GatewayLog);
+}
+
+/// A failed race of a build that names no failure.
+fn nameless_failure(files: &mut Files) {
+    files.run.stack.personality = Some("july".to_owned());
+    let index = expected_failure(files);
+    files.records[index].response_request_id = None;
 }
 
 /// A finalized runtime shows no nonce any more.

@@ -8,6 +8,7 @@ use scenario::control::DapiCallRecord;
 
 use super::Files;
 use super::catalogue::{Defect, account, answer, http_error, place, refused};
+use super::twins::expected_failure;
 
 fn id(files: &Files, index: usize) -> String {
     files.joined[index].id.clone()
@@ -180,6 +181,24 @@ pub static DEFECTS: &[Defect] = &[
         },
     },
     Defect {
+        name: "A3.7 the whole answer of another request",
+        fires: &[(A3, "foreign-id")],
+        plant: |files| {
+            let theirs = files.records[9].response_body_id.clone();
+            files.records[7].response_body_id = theirs;
+            id(files, 7)
+        },
+    },
+    Defect {
+        name: "A3.7 an answer out of another escrow",
+        fires: &[(A3, "foreign-id")],
+        plant: |files| {
+            let (_, nonce) = place(files, 7);
+            files.records[7].response_body_id = Some(format!("devshard-99-{nonce}"));
+            id(files, 7)
+        },
+    },
+    Defect {
         name: "A3 an event that is not JSON",
         fires: &[(A3, "bad-json")],
         plant: |files| {
@@ -252,6 +271,24 @@ pub static DEFECTS: &[Defect] = &[
         plant: |files| {
             files.joined[7].accounting.as_mut().expect("the story has it").attempts[0].host_idx = 7;
             id(files, 7)
+        },
+    },
+    Defect {
+        name: "A10.4 an attempt names a participant who owns no slot",
+        fires: &[(A10, "unknown-host")],
+        plant: |files| {
+            files.joined[7].accounting.as_mut().expect("the story has it").attempts[0].participant =
+                Some("nobody".to_owned());
+            "names nobody".to_owned()
+        },
+    },
+    Defect {
+        name: "A10.1 the answer of a failed request names no request",
+        fires: &[(A10, "nameless-answer")],
+        plant: |files| {
+            let index = expected_failure(files);
+            files.records[index].response_request_id = None;
+            id(files, index)
         },
     },
     Defect {

@@ -99,6 +99,15 @@ pub static DEFECTS: &[Defect] = &[
         },
     },
     Defect {
+        name: "A8.4 a gauge is zero in the samples and one in the snapshot after them",
+        fires: &[(A8, "not-drained")],
+        plant: |files| {
+            let gauge = "devshard_gateway_inflight_requests".to_owned();
+            files.snapshot(Moment::DrainSynced).gateway_metrics.insert(gauge, 1.0);
+            "gateway_inflight_requests was zero when the wait ended".to_owned()
+        },
+    },
+    Defect {
         name: "A8.6 one lock is out while the gauge says zero",
         fires: &[(A8, "locks-not-returned")],
         plant: |files| {

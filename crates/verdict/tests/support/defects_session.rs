@@ -7,6 +7,7 @@ use evidence::snapshot::{Lease, Moment};
 use super::Files;
 use super::catalogue::{Defect, in_diff, last_nonce, logs, place, without_tx};
 use super::log::{SLOTS, owner, tx, validator};
+use super::story::TWO_ATTEMPTS;
 
 pub fn lease(owner_slot: u64, epoch: u64, status: &str, claimed_unix_us: u64) -> Lease {
     Lease {
@@ -17,6 +18,13 @@ pub fn lease(owner_slot: u64, epoch: u64, status: &str, claimed_unix_us: u64) ->
         status: status.to_owned(),
         claimed_unix_us,
     }
+}
+
+/// The losing attempt of the request with two gets a receipt; no node was ever asked for it.
+pub fn late_receipt(files: &mut Files) {
+    let row = files.joined[TWO_ATTEMPTS as usize].accounting.as_ref().expect("the story has it");
+    let (escrow, nonce) = (row.escrow.clone(), row.attempts[0].nonce);
+    in_diff(files, &escrow, nonce + 1, |txs| txs.insert(0, tx("confirm_start", Some(nonce), None, None)));
 }
 
 /// The run used Postgres; every snapshot shows these leases.
@@ -98,6 +106,15 @@ pub static DEFECTS: &[Defect] = &[
         plant: |files| {
             files.snapshot(Moment::DrainSynced).escrows[0].nonce = 2;
             "escrow 11: gateway nonce".to_owned()
+        },
+    },
+    Defect {
+        name: "A4 the gateway has lost its last nonce, a host has it",
+        fires: &[(A4, "nonce-behind-hosts")],
+        plant: |files| {
+            files.from(Moment::DrainPassive, |snapshot| snapshot.escrows[0].nonce -= 1);
+            let shown = last_nonce(files, Moment::DrainPassive, "11");
+            format!("escrow 11: the gateway shows nonce {shown} at drain-passive")
         },
     },
     Defect {
@@ -197,6 +214,23 @@ pub static DEFECTS: &[Defect] = &[
             let (escrow, nonce) = place(files, 7);
             without_tx(files, &escrow, "start", nonce);
             format!("receipt of unknown inference {nonce}")
+        },
+    },
+    Defect {
+        name: "A6.1 a receipt that nobody executed, and a timeout that closed it",
+        fires: &[(A6, "receipt-without-execution")],
+        plant: |files| {
+            late_receipt(files);
+            files.joined[TWO_ATTEMPTS as usize].id.clone()
+        },
+    },
+    Defect {
+        name: "A6.5 a finish of another session waits in a mempool",
+        fires: &[(A6, "finish-of-another-escrow")],
+        plant: |files| {
+            let foreign = tx("finish", Some(5), Some(5 % SLOTS), Some("99"));
+            files.snapshot(Moment::DrainFinal).hosts[2].escrows[0].mempool.push(foreign);
+            "host-2 holds finish of escrow 99".to_owned()
         },
     },
     Defect {

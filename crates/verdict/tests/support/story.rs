@@ -177,7 +177,7 @@ impl Teller {
         }
         self.call(Some(id), "node-a-1", nonce, CallKind::Validation, None);
         let rid = format!("rid-{}", line.index);
-        self.records.push(record(line, &rid, escrow));
+        self.records.push(record(line, &rid, (escrow, nonce)));
         self.joined.push(JoinedRequest {
             v: EVIDENCE_VERSION,
             index: line.index,
@@ -372,7 +372,7 @@ fn attempt(nonce: u64, winner: bool) -> Attempt {
 }
 
 /// What loadgen writes about an answer that was good: 20 ms to the first content, 100 ms in all.
-fn record(line: &PlanLine, rid: &str, escrow: &str) -> RequestRecord {
+fn record(line: &PlanLine, rid: &str, (escrow, nonce): (&str, u64)) -> RequestRecord {
     let planned = line.index * 1_000;
     let answer = AnswerFacts {
         ending: line.stream.then(|| "done".to_owned()),
@@ -401,7 +401,7 @@ fn record(line: &PlanLine, rid: &str, escrow: &str) -> RequestRecord {
         content_type: Some(if line.stream { "text/event-stream" } else { "application/json" }.to_owned()),
         response_request_id: Some(rid.to_owned()),
         response_devshard_id: Some(escrow.to_owned()),
-        response_body_id: Some(format!("chatcmpl-{}", line.index)),
+        response_body_id: Some(format!("devshard-{escrow}-{nonce}")),
         answer: Some(answer),
         tokens: Some(Tokens { prompt: Some(64), completion: 32, source: TokenSource::Usage }),
         bytes_out: 400,

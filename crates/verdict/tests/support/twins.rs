@@ -19,7 +19,7 @@ use scenario::units::{Micros, Ppb};
 use super::Files;
 use super::catalogue::{account, answer, http_error, logs, place, refused};
 use super::defects_run::{epoch_moves, failed_looks};
-use super::defects_session::{lease, seen_as};
+use super::defects_session::{late_receipt, lease, seen_as};
 use super::log::{SLOTS, tx};
 
 /// Changes a good run.
@@ -102,6 +102,13 @@ pub const TWINS: &[(&str, Change)] = &[
             answer.unfinished_bytes = 12;
         });
     }),
+    ("A3: an id of another form names no nonce", |files| {
+        files.records[7].response_body_id = Some("chatcmpl-9".to_owned());
+    }),
+    ("A3: a cached answer bears the id of its source", |files| {
+        cached(files, 7);
+        files.records[7].response_body_id = files.records[5].response_body_id.clone();
+    }),
     ("A3: parameters of a content type", |files| {
         let index = files.untouched(true, 0);
         files.records[index].content_type = Some("Text/Event-Stream; charset=utf-8".to_owned());
@@ -174,6 +181,16 @@ pub const TWINS: &[(&str, Change)] = &[
         let waiting = tx("validation", Some(5), Some((5 + 2) % SLOTS), Some("11"));
         files.snapshot(Moment::DrainPassive).hosts[0].escrows[0].mempool.push(waiting);
     }),
+    ("A6: a receipt without a call while the allocator refuses", |files| {
+        late_receipt(files);
+        let refused = scenario::control::DapiCallRecord {
+            lock: None,
+            node: None,
+            result: "resource-exhausted".to_owned(),
+            ..files.dapi[0].clone()
+        };
+        files.dapi.push(refused);
+    }),
     ("A6: a losing attempt that timed out, and a validation that nobody made", |files| {
         super::catalogue::without_tx(files, "11", "validation", 5);
     }),
@@ -193,6 +210,11 @@ pub const TWINS: &[(&str, Change)] = &[
         for sample in &mut files.drain {
             sample.signals.insert("devshard_mempool_size".to_owned(), Some(7.0));
         }
+    }),
+    ("A8: a host begins a validation after the wait", |files| {
+        let metrics = &mut files.snapshot(Moment::DrainSynced).host_metrics;
+        let series = "devshard_inflight{stage=\"request\"}".to_owned();
+        metrics.get_mut("host-1").expect("the story has it").insert(series, 1.0);
     }),
     ("A8: pending before sync", |files| {
         let waiting = Tx { digest: String::new(), ..tx("finish", Some(5), None, None) };
