@@ -1,6 +1,9 @@
 //! A server that only writes prepared bytes, on one thread and one event loop, so that what is measured is the client:
-//! `cargo run --profile demo -p loadgen --example bench_server -- [json|sse] [chunks] [seconds to live]`. It prints its
-//! address. `sse` writes each event with a call of its own, as servers of models do.
+//! `cargo run --profile demo -p loadgen --example bench_server -- KIND [NUMBER] [seconds to live]`. It prints its address.
+//! Kinds: `json` (2.7 kB with log probabilities), `json-small` (0.3 kB, no log probabilities), `sse` (NUMBER events, each
+//! written with a call of its own, as servers of models do) and `late`: `json-small` asked for NUMBER times a second by a
+//! client that is to keep that rate. When the last connection of such a client has gone, it prints how late the
+//! requests came, in the same way for every client.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -11,21 +14,23 @@ use std::time::{Duration, Instant};
 use loadgen::engine::poller::{Interest, Poller};
 
 const LISTENER: usize = usize::MAX >> 1;
+const LARGE: &str = include_str!("../tests/fixtures/ok-nonstream.json");
+const SMALL: &str = r#"{"id":"c-1","object":"chat.completion","created":1,"model":"bench-model","choices":[{"index":0,"message":{"role":"assistant","content":"arc bay cab dam ear fan gem hat ice jam key lab map nut oak pan"},"finish_reason":"stop"}],"usage":{"prompt_tokens":16,"completion_tokens":16,"total_tokens":32}}"#;
 
 struct Answer {
     head: Vec<u8>,
     events: Vec<Vec<u8>>,
 }
 
-fn answer(stream: bool, chunks: usize) -> Answer {
-    if !stream {
-        let body = include_str!("../tests/fixtures/ok-nonstream.json");
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        return Answer { head: head.into_bytes(), events: Vec::new() };
-    }
+fn document(body: &str) -> Answer {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    Answer { head: head.into_bytes(), events: Vec::new() }
+}
+
+fn stream(chunks: usize) -> Answer {
     let chunk = |text: String| format!("{:x}\r\n{text}\r\n", text.len()).into_bytes();
     let event = |delta: &str, reason: &str| {
         chunk(format!(
@@ -42,24 +47,66 @@ fn answer(stream: bool, chunks: usize) -> Answer {
     Answer { head: head.into(), events }
 }
 
-fn serve(stream: &mut TcpStream, buffer: &mut [u8], answer: &Answer) -> bool {
+/// Instants at which requests came, against the even grid that a client was told to keep.
+struct Arrivals {
+    rate: u64,
+    start: Instant,
+    at_ns: Vec<u64>,
+}
+
+impl Arrivals {
+    fn note(&mut self) {
+        self.at_ns.push(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Lateness against the grid through the most punctual request, the first second left out; then forgets all.
+    fn tell(&mut self) -> Option<String> {
+        let skipped = usize::try_from(self.rate).ok()?;
+        let steady = self.at_ns.get(skipped..).filter(|steady| !steady.is_empty())?;
+        let gap_ns = 1_000_000_000 / self.rate;
+        let offset = |(index, at_ns): (u64, &u64)| i128::from(*at_ns) - i128::from(index * gap_ns);
+        let offsets: Vec<i128> = (0_u64..).zip(steady).map(offset).collect();
+        let first = offsets.iter().min().copied()?;
+        let mut late: Vec<i128> = offsets.iter().map(|offset| offset - first).collect();
+        late.sort_unstable();
+        let at = |share: usize| late[(late.len() * share / 1000).min(late.len() - 1)] as f64 / 1_000.0;
+        let text = format!(
+            "lateness_us p50 {:.1} p99 {:.1} p99.9 {:.1} n {}",
+            at(500),
+            at(990),
+            at(999),
+            late.len()
+        );
+        self.at_ns.clear();
+        Some(text)
+    }
+}
+
+fn serve(stream: &mut TcpStream, buffer: &mut [u8], answer: &Answer) -> Option<bool> {
     match stream.read(buffer) {
         // Every request of a bench fits into one read.
         Ok(count) if count > 0 => {}
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
-        _ => return false,
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Some(false),
+        _ => return None,
     }
     // Answers are far smaller than a socket buffer.
-    stream.write_all(&answer.head).is_ok()
-        && answer.events.iter().all(|event| stream.write_all(event).is_ok())
+    let sent = stream.write_all(&answer.head).is_ok()
+        && answer.events.iter().all(|event| stream.write_all(event).is_ok());
+    sent.then_some(true)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let stream = args.next().as_deref() == Some("sse");
-    let chunks = args.next().unwrap_or_else(|| "64".to_owned()).parse()?;
+    let kind = args.next().unwrap_or_default();
+    let number: u64 = args.next().unwrap_or_else(|| "64".to_owned()).parse()?;
     let seconds = args.next().unwrap_or_else(|| "600".to_owned()).parse()?;
-    let answer = answer(stream, chunks);
+    let answer = match kind.as_str() {
+        "sse" => stream(usize::try_from(number)?),
+        "json-small" | "late" => document(SMALL),
+        _ => document(LARGE),
+    };
+    let start = Instant::now();
+    let mut arrivals = (kind == "late").then_some(Arrivals { rate: number.max(1), start, at_ns: Vec::new() });
     let listener = TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     println!("http://{}", listener.local_addr()?);
@@ -68,8 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     poller.add(&listener, LISTENER, Interest::Read)?;
     let (mut streams, mut ready, mut buffer) = (HashMap::new(), Vec::new(), vec![0; 64 * 1024]);
     let mut next = 0_usize;
-    let end = Instant::now() + Duration::from_secs(seconds);
-    while Instant::now() < end {
+    while start.elapsed() < Duration::from_secs(seconds) {
         poller.wait(Some(500_000), &mut ready);
         for event in ready.drain(..) {
             if event.key == LISTENER {
@@ -80,10 +126,20 @@ fn main() -> Result<(), Box<dyn Error>> {
                     streams.insert(next, connection);
                     next += 1;
                 }
-            } else if let Some(stream) = streams.get_mut(&event.key)
-                && !serve(stream, &mut buffer, &answer)
-            {
-                streams.remove(&event.key);
+                continue;
+            }
+            let Some(stream) = streams.get_mut(&event.key) else { continue };
+            match serve(stream, &mut buffer, &answer) {
+                Some(true) => arrivals.iter_mut().for_each(Arrivals::note),
+                Some(false) => {}
+                None => {
+                    streams.remove(&event.key);
+                    if let Some(text) =
+                        arrivals.as_mut().filter(|_| streams.is_empty()).and_then(Arrivals::tell)
+                    {
+                        println!("{text}");
+                    }
+                }
             }
         }
     }

@@ -19,6 +19,7 @@ pub mod error;
 pub mod halt;
 pub mod health;
 pub mod job;
+pub mod json_line;
 pub mod output;
 pub mod plan_mode;
 pub mod plan_source;

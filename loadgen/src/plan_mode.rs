@@ -1,7 +1,7 @@
 //! `loadgen --job FILE`: the load of a plan under the runner, commanded over the pipe (design section 10).
 
 use std::io::{BufRead as _, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evidence::exit::Outcome;
@@ -76,7 +76,11 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
         halt: Arc::clone(&halt),
         observer: Box::new(move |line| observer.progress(line)),
     };
-    let transport = Transport::new(&target, &Options::default())?;
+    let ca = job.ca.as_ref().map(PathBuf::from);
+    let transport = Transport::new(&target, &Options { ca, insecure: job.insecure, ..Options::default() })?;
+    if job.insecure {
+        eprintln!("loadgen: the certificate of the gateway is NOT CHECKED: the job says insecure");
+    }
     let (limits, keep) = (job.limits, KeepAlive::Reuse);
     let route = Route { target, head, protocol: &OpenAiChat, limits, keep, transport };
     let engine = PlanThread::start(parts, Shared { routes: vec![route], redactor })?;

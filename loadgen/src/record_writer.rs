@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::error::LoadgenError;
+use crate::json_line::Line;
 
 /// Batches that may wait for the disk.
 const CHANNEL_BATCHES: usize = 128;
@@ -102,14 +102,14 @@ impl RecordWriter {
     }
 
     /// Adds a record; says whether the load had to wait for the disk.
-    pub fn write(&mut self, record: &impl Serialize, now_us: u64) -> bool {
+    pub fn write(&mut self, record: &impl Line, now_us: u64) -> bool {
         self.seen += 1;
         if loses(self.seen) {
             self.dropped += 1;
             return false;
         }
         let start = self.batch.bytes.len();
-        if serde_json::to_writer(&mut self.batch.bytes, record).is_err() {
+        if record.write_to(&mut self.batch.bytes).is_err() {
             // Records have text keys and finite numbers only.
             self.batch.bytes.truncate(start);
             self.dropped += 1;
@@ -138,7 +138,9 @@ impl RecordWriter {
 
     fn hand_over(&mut self) -> bool {
         self.due_us = None;
-        let bytes = self.empty.try_recv().unwrap_or_default();
+        // A buffer that comes back has room for all of the next batch.
+        let bytes =
+            self.empty.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH_BYTES + BATCH_BYTES / 8));
         let batch = std::mem::replace(&mut self.batch, Batch { bytes, records: 0 });
         match self.sender.try_send(batch) {
             Ok(()) => false,

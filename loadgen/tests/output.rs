@@ -254,6 +254,29 @@ fn every_report_says_that_certificates_were_not_checked() {
     assert!(both.allowed[0].contains("CERTIFICATES WERE NOT CHECKED"), "{:?}", both.allowed);
 }
 
+#[test]
+fn every_report_says_that_other_programs_had_the_core() {
+    let mut result = sample();
+    (result.health.wall_us, result.health.threads) = (10_000_000, 2);
+    let said = |result: &RunResult| {
+        let warned = [text(result), html(result), junit(result)].map(|text| text.contains("NO FREE CORE"));
+        let rows = fields(&csv(result));
+        let place = rows[0].iter().position(|head| head == "core_wait_us").unwrap();
+        (warned, rows[1][place].clone(), prometheus(result).contains("loadgen_core_wait_seconds{"))
+    };
+    // What the kernel does not say, and what is too little to matter, is no warning.
+    result.health.core_wait_us = None;
+    assert_eq!(said(&result), ([false; 3], String::new(), false));
+    result.health.core_wait_us = Some(1_000_000);
+    assert_eq!(said(&result), ([false; 3], "1000000".to_owned(), true));
+    result.health.core_wait_us = Some(3_000_000);
+    assert_eq!(said(&result), ([true; 3], "3000000".to_owned(), true));
+    assert!(text(&result).contains("(15"), "{}", text(&result));
+    assert!(summary_json(&result).contains("\"core_wait_us\": 3000000"));
+    let both = compare(&[result.clone()], &[result], &flags()).unwrap();
+    assert!(both.allowed[0].contains("NO FREE CORE"), "{:?}", both.allowed);
+}
+
 /// Fields of RFC 4180, read by the rules of the RFC and not by those of the writer.
 fn fields(text: &str) -> Vec<Vec<String>> {
     let (mut rows, mut row, mut field, mut quoted) = (Vec::new(), Vec::new(), String::new(), false);

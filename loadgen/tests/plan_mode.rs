@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use common::secure::{Certified, Http2, Say};
 use common::{Server, line};
 use evidence::record::{ClientClass, RequestRecord};
 use scenario::pipe::LoadgenLine;
@@ -463,4 +464,26 @@ fn the_client_key_goes_to_the_gateway_and_nowhere_else() {
     assert_eq!(count(&run.records(), ClientClass::HttpError), 4);
     assert!(text.contains("bad key Bearer REDACTED"), "the key was sent: {text}");
     assert!(!text.contains("sk-secret") && !format!("{lines:?}").contains("sk-secret"));
+}
+
+#[test]
+fn a_gateway_behind_tls_is_reached_by_the_roots_of_the_job() {
+    let certified = Certified::new("localhost");
+    let server = Http2::start_secure(&certified, Some(50), |_| Say::After(Duration::from_millis(2)));
+    let steps = json!([{"concurrency": 2, "requests": 10}]);
+    let by_roots = json!({"ca": certified.ca().to_str().unwrap()});
+    for (keys, good) in [(json!({}), false), (by_roots, true), (json!({"insecure": true}), true)] {
+        let mut run = Run::new(&server.url(), 10, &steps);
+        run.job.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        let mut loadgen = run.start();
+        loadgen.say("go 0\n");
+        loadgen.finish();
+        let records = run.conserved(10);
+        let class = if good { ClientClass::Ok } else { ClientClass::TlsFailed };
+        assert_eq!(count(&records, class), 10, "{keys}");
+        // The request that opened the connection has the time of its handshake, the others have none.
+        let made = records.iter().filter(|record| record.tls_us.is_some());
+        assert!(made.clone().all(|record| record.connect_us.is_some() && record.dns_us.is_none()));
+        assert_eq!(made.count(), usize::from(good), "{keys}");
+    }
 }

@@ -31,7 +31,7 @@ struct Ran {
     code: Option<i32>,
     text: String,
     result: RunResult,
-    records: Vec<TurnRecord>,
+    records: Vec<TurnRecord<'static>>,
 }
 
 fn run(command: &str, profile: &Value, flags: &[&str]) -> Ran {
@@ -449,11 +449,12 @@ fn a_trace_is_replayed_and_shards_share_it() {
         let ran = run_file("run", &file, &out, &["--shard", shard]);
         assert_eq!(ran.records.len(), 15, "{}", ran.text);
         assert!(ran.records.iter().all(|record| record.scenario == "b"));
-        planned.extend(ran.records.iter().map(|record| record.conversation.clone()));
+        planned.extend(ran.records.iter().map(|record| record.conversation.clone().into_owned()));
     }
     assert_eq!(planned.len(), 30, "no arrival twice");
     let whole = run_file("run", &file, &dir.path().join("whole"), &["--threads", "2"]);
-    let ids: BTreeSet<String> = whole.records.iter().map(|record| record.conversation.clone()).collect();
+    let ids: BTreeSet<String> =
+        whole.records.iter().map(|record| record.conversation.clone().into_owned()).collect();
     assert_eq!(ids, planned, "threads and shards share the same plan");
 }
 

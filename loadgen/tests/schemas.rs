@@ -27,6 +27,6 @@ fn committed<T: JsonSchema>(name: &str) {
 fn committed_schemas_equal_the_types() {
     committed::<Profile>("load-profile");
     committed::<RunResult>("load-result");
-    committed::<TurnRecord>("load-turn");
+    committed::<TurnRecord<'static>>("load-turn");
     committed::<Comparison>("load-comparison");
 }

@@ -196,6 +196,12 @@ pub struct RequestRecord {
     pub end_us: Option<u64>,
     /// Time to connect when a new connection was made.
     pub connect_us: Option<u64>,
+    /// Time of the resolver, when the name was resolved for this request; absent when its address was known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub dns_us: Option<u64>,
+    /// Time of the TLS handshake, when this request made one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tls_us: Option<u64>,
     /// A pooled connection was closed before any byte; the request went out once more.
     pub reconnected: bool,
     /// HTTP status.
@@ -251,6 +257,8 @@ impl RequestRecord {
             last_content_us: None,
             end_us: None,
             connect_us: None,
+            dns_us: None,
+            tls_us: None,
             reconnected: false,
             status: None,
             content_type: None,

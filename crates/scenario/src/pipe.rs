@@ -39,6 +39,12 @@ pub struct LoadgenJob {
     pub limits: LoadLimits,
     /// Lines of the plan that may be used (`--shard i/n` by plan index): every `of`-th from `shard`.
     pub shard: Shard,
+    /// PEM file with root certificates beside those of the system, for a gateway behind `https://`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ca: Option<String>,
+    /// Any certificate is believed; whoever sets it says so in its report.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub insecure: bool,
 }
 
 /// A share of the plan by index.

@@ -101,6 +101,7 @@ impl BodyFacts {
     }
 
     fn add_choices(&mut self, chunk: &Chunk<'_>) {
+        // A single choice, the usual answer, is no reason to allocate.
         let mut seen = BTreeSet::new();
         for choice in chunk.choices.value().into_iter().flatten() {
             // An entry that is no object has no output either.
@@ -110,7 +111,7 @@ impl BodyFacts {
             self.reasoning_choices += u64::from(output.reasoning);
             self.bare_choices += u64::from(!output.content && !output.tool_call);
             let Field::Value(choice) = choice else { continue };
-            self.choice_repeated |= !seen.insert(choice.index());
+            self.choice_repeated |= self.choices > 1 && !seen.insert(choice.index());
             if let Some(reason) = choice.finish_reason().filter(|_| self.finish_reasons.len() < CHOICES_MAX) {
                 self.finish_reasons.entry(choice.index()).or_insert_with(|| bounded(reason, LABEL_BYTES_MAX));
             }

@@ -33,6 +33,7 @@ pub mod chat;
 mod json;
 pub mod json_body;
 mod parser;
+mod scan;
 
 pub use chat::{ChatStream, Ending, EventFacts, EventKind, Payload, StreamFacts};
 pub use json_body::BodyFacts;

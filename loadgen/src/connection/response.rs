@@ -1,5 +1,7 @@
 //! Response heads on httparse, and the framing of bodies by content length, chunks or the end of the connection.
 
+use std::mem::MaybeUninit;
+
 use thiserror::Error;
 
 /// Largest head, interim responses included.
@@ -158,9 +160,11 @@ fn check_start(bytes: &[u8]) -> Result<(), BadHttp> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Head, BadHttp> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut response = httparse::Response::new(&mut headers);
-    match response.parse(bytes) {
+    // Not filled beforehand: that would be 4 KB a request.
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut response = httparse::Response::new(&mut []);
+    let config = httparse::ParserConfig::default();
+    match config.parse_response_with_uninit_headers(&mut response, bytes, &mut headers) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) => return Err(BadHttp::Head("it ends inside a line")),
         Err(httparse::Error::TooManyHeaders) => return Err(BadHttp::HeadTooLarge),

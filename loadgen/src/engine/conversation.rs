@@ -86,7 +86,7 @@ struct Template {
 pub struct Writer {
     plan: Arc<Resolved>,
     heads: Vec<HeadTemplate>,
-    /// `[run:<salt>] `, new for every run, so that no cache answers for an earlier one.
+    /// `][run:<salt>] `, new for every run, so that no cache answers for an earlier one.
     salt: String,
     /// By scenario and number of text.
     templates: Vec<Vec<Option<Template>>>,
@@ -98,11 +98,12 @@ impl Writer {
     #[must_use]
     pub fn new(plan: Arc<Resolved>, heads: Vec<HeadTemplate>, salt: &str) -> Self {
         let templates = plan.scenarios.iter().map(|_| Vec::new()).collect();
-        Self { plan, heads, salt: format!("[run:{salt}] "), templates, body: Vec::new() }
+        Self { plan, heads, salt: format!("][run:{salt}] "), templates, body: Vec::new() }
     }
 
-    fn marker(&self, uuid: &str) -> String {
-        if self.plan.marker { format!("[{uuid}]{}", self.salt) } else { String::new() }
+    /// The marker in its three parts, of which none is copied before it has its place.
+    fn marker<'a>(&'a self, uuid: &'a str) -> [&'a str; 3] {
+        if self.plan.marker { ["[", uuid, &self.salt] } else { [""; 3] }
     }
 
     /// The request of the turn that is due, and the size of its body.
@@ -111,13 +112,13 @@ impl Writer {
         let scenario = &plan.scenarios[conversation.scenario];
         let mut request = spare.take();
         let known = (conversation.turns == 1).then(|| number(&scenario.text, conversation, &plan)).flatten();
-        let marker = self.marker(&conversation.uuid);
         match known.filter(|number| *number < TEMPLATES_MAX) {
-            Some(number) => self.splice(scenario, conversation, number, &marker),
+            Some(number) => self.splice(scenario, conversation, number),
             None => {
                 let (text, _) = content::text(&scenario.text, conversation.draws(&plan), conversation.turn);
                 let first = conversation.messages.is_empty();
-                let content = if first { format!("{marker}{text}") } else { text };
+                let marker = self.marker(&conversation.uuid).concat();
+                let content = if first { marker + &text } else { text };
                 conversation.messages.push(Message { role: Role::User, content });
                 self.body = body(scenario, &conversation.messages);
             }
@@ -128,27 +129,35 @@ impl Writer {
     }
 
     /// The body of a text that comes again and again: the kept one with this marker in it.
-    fn splice(&mut self, scenario: &ScenarioPlan, conversation: &Conversation, number: usize, marker: &str) {
+    fn splice(&mut self, scenario: &ScenarioPlan, conversation: &Conversation, number: usize) {
+        let marker_len: usize = self.marker(&conversation.uuid).iter().map(|part| part.len()).sum();
         let kept = &mut self.templates[conversation.scenario];
         if kept.len() <= number {
             kept.resize_with(number + 1, || None);
         }
-        let template = kept[number].get_or_insert_with(|| {
+        if kept[number].is_none() {
             let (text, _) = content::text(&scenario.text, conversation.draws(&self.plan), conversation.turn);
-            let blank = String::from_utf8(vec![BLANK; marker.len()]).unwrap_or_default();
+            let blank = String::from_utf8(vec![BLANK; marker_len]).unwrap_or_default();
             let body = body(scenario, &[Message { role: Role::User, content: format!("{blank}{text}") }]);
-            let marker_at = if marker.is_empty() {
+            let marker_at = if marker_len == 0 {
                 None
             } else {
                 body.windows(blank.len()).position(|window| window == blank.as_bytes())
             };
-            Template { body, marker_at }
-        });
-        self.body.clear();
-        self.body.extend_from_slice(&template.body);
-        if let Some(at) = template.marker_at {
-            self.body[at..at + marker.len()].copy_from_slice(marker.as_bytes());
+            kept[number] = Some(Template { body, marker_at });
         }
+        let mut filled = std::mem::take(&mut self.body);
+        filled.clear();
+        if let Some(template) = &self.templates[conversation.scenario][number] {
+            filled.extend_from_slice(&template.body);
+            if let Some(mut at) = template.marker_at {
+                for part in self.marker(&conversation.uuid) {
+                    filled[at..at + part.len()].copy_from_slice(part.as_bytes());
+                    at += part.len();
+                }
+            }
+        }
+        self.body = filled;
     }
 }
 

@@ -51,8 +51,6 @@ pub struct Exchange {
     start_us: Option<u64>,
     connect_start_us: u64,
     connected_us: u64,
-    tls_us: Option<u64>,
-    dns_us: Option<u64>,
     http2: bool,
     cancel_reached_us: Option<u64>,
     /// Instant of the last read.
@@ -75,8 +73,6 @@ impl Exchange {
             start_us: None,
             connect_start_us: 0,
             connected_us: 0,
-            tls_us: None,
-            dns_us: None,
             http2: false,
             cancel_reached_us: None,
             last_us: released_us,
@@ -130,7 +126,7 @@ impl Exchange {
 
     /// The name of the target was resolved for it.
     pub fn on_resolved(&mut self, took_us: u64) {
-        self.dns_us = Some(took_us);
+        self.work.record.dns_us = Some(took_us);
     }
 
     /// The connection stands.
@@ -141,7 +137,7 @@ impl Exchange {
 
     /// TLS is up, if there is TLS.
     pub fn on_secured(&mut self, now_us: u64) {
-        self.tls_us = Some(now_us.saturating_sub(self.connected_us));
+        self.work.record.tls_us = Some(now_us.saturating_sub(self.connected_us));
     }
 
     /// The first byte of the request is about to be written; `kept` on a connection that was used before.
@@ -410,8 +406,6 @@ impl Exchange {
             content: finished.content,
             output_events: finished.output_events,
             start_us: self.start_us,
-            tls_us: self.tls_us,
-            dns_us: self.dns_us,
             http2: self.http2,
             cancel_reached_us: self.cancel_reached_us,
         }

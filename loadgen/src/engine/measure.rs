@@ -100,8 +100,8 @@ pub fn add(figures: &mut Figures, ended: &Ended, context: Context<'_>) {
     }
     if let Some(connect_us) = record.connect_us {
         put(Metric::Connect, Some(0), Some(connect_us));
-        put(Metric::Dns, Some(0), Some(ended.dns_us.unwrap_or_default()));
-        put(Metric::Tls, Some(0), ended.tls_us);
+        put(Metric::Dns, Some(0), Some(record.dns_us.unwrap_or_default()));
+        put(Metric::Tls, Some(0), record.tls_us);
     }
     match record.client_class {
         ClientClass::Ok => {}

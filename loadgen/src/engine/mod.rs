@@ -92,10 +92,6 @@ pub struct Ended {
     pub output_events: u64,
     /// When sending began: a connection was there or was begun. `None` when it never did.
     pub start_us: Option<u64>,
-    /// Time of the TLS handshake, when there was one.
-    pub tls_us: Option<u64>,
-    /// Time of the resolver, when the name was resolved for this request.
-    pub dns_us: Option<u64>,
     /// It travelled as an HTTP/2 stream.
     pub http2: bool,
     /// When the cancel point was reached.

@@ -234,9 +234,8 @@ fn refuse<'a>(
                 (false, _) => {}
             }
         }
-        if run.wires.insecure {
-            allowed.push(format!("run {} ({}): {}", run.run.stamp, run.run.name, super::show::INSECURE));
-        }
+        let said = |warning| format!("run {} ({}): {warning}", run.run.stamp, run.run.name);
+        allowed.extend(super::show::warnings(run).into_iter().map(said));
     }
     Ok(allowed)
 }

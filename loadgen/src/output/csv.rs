@@ -37,6 +37,7 @@ pub fn heads() -> Vec<String> {
         "passed",
         "stopped",
         "certificates_unchecked",
+        "core_wait_us",
     ];
     let mut heads: Vec<String> = fixed.map(str::to_owned).to_vec();
     heads.extend(Figure::ALL.iter().map(|figure| {
@@ -85,6 +86,7 @@ fn fields(result: &RunResult, stage: &StageResult) -> Vec<String> {
         stage.passed.map(|passed| passed.to_string()).unwrap_or_default(),
         stage.stopped.as_deref().map(text).unwrap_or_default(),
         result.wires.insecure.to_string(),
+        result.health.core_wait_us.map(whole).unwrap_or_default(),
     ];
     fields
         .extend(Figure::ALL.iter().map(|figure| stage.total.value(*figure).map(number).unwrap_or_default()));

@@ -64,11 +64,10 @@ fn head(result: &RunResult) -> String {
         verdict.reasons.iter().map(|reason| format!("<li>{}</li>", escape(reason))).collect();
     let reasons =
         if reasons.is_empty() { reasons } else { format!("<ul class=\"reasons {tone}\">{reasons}</ul>") };
-    let insecure = if result.wires.insecure {
-        format!("<ul class=\"reasons bad\"><li>{}</li></ul>", super::show::INSECURE)
-    } else {
-        String::new()
-    };
+    let warnings: String = super::show::warnings(result)
+        .iter()
+        .map(|warning| format!("<ul class=\"reasons bad\"><li>{}</li></ul>", escape(warning)))
+        .collect();
     let notes: String =
         run.notes.iter().map(|note| format!("<p class=\"about\">{}</p>", escape(note))).collect();
     let total = &result.total;
@@ -90,7 +89,7 @@ fn head(result: &RunResult) -> String {
         .collect();
     format!(
         "<header>\n<div class=\"head\"><h1>{}</h1><div class=\"verdict {tone}\">{word} <small>exit {}</small></div></div>\n\
-         <p class=\"about\">{}, seed {}, begun {}, {} long</p>\n{insecure}{partial}{notes}{reasons}\n<dl class=\"figures\">{figures}</dl>\n</header>\n",
+         <p class=\"about\">{}, seed {}, begun {}, {} long</p>\n{warnings}{partial}{notes}{reasons}\n<dl class=\"figures\">{figures}</dl>\n</header>\n",
         escape(&run.name),
         verdict.outcome.code(),
         escape(&run.targets.join(", ")),

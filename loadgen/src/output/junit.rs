@@ -39,8 +39,9 @@ pub fn junit(result: &RunResult) -> String {
         let name = format!("{} ({})", threshold.name, threshold_scope(threshold));
         suite.add_test_case(case(result, name, status_of(threshold)));
     }
-    if result.wires.insecure {
-        suite.set_system_out(super::show::INSECURE);
+    let warnings = super::show::warnings(result);
+    if !warnings.is_empty() {
+        suite.set_system_out(warnings.join("\n"));
     }
     let mut report = Report::new(format!("loadgen {} {}", result.run.name, result.run.stamp));
     report.add_test_suite(suite);

@@ -80,6 +80,10 @@ fn of_run(out: &mut String, result: &RunResult) {
         "largest resident memory of the generator",
         &one(health.rss_max_bytes as f64),
     );
+    let waited: Vec<(String, f64)> =
+        health.core_wait_us.iter().flat_map(|wait_us| one(*wait_us as f64 / 1e6)).collect();
+    let meaning = "time in which threads that send were ready and other programs had their core";
+    gauge(out, "loadgen_core_wait_seconds", meaning, &waited);
     let saturated = health.saturation.len() as f64;
     gauge(out, "loadgen_saturations", "limits of the generator that were reached", &one(saturated));
 }

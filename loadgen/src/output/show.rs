@@ -63,8 +63,22 @@ pub(super) fn classes(counts: &Counts) -> String {
 }
 
 /// What every report says when nobody checked who answered.
-pub(super) const INSECURE: &str =
+const INSECURE: &str =
     "CERTIFICATES WERE NOT CHECKED (insecure): who answered is not known, and these figures vouch for nobody";
+
+/// What every report says at its top, so that no figure below is believed for more than it is.
+pub(super) fn warnings(result: &RunResult) -> Vec<String> {
+    let insecure = result.wires.insecure.then(|| INSECURE.to_owned());
+    let busy = result.health.core_taken_ppm().map(|ppm| {
+        format!(
+            "NO FREE CORE: the threads that send waited {} ({}) for a core that other programs used; lateness and what \
+             it adds to latency are those of a busy machine and say nothing about generator or target",
+            units::span(result.health.core_wait_us.unwrap_or_default()),
+            units::share(Some(ppm as f64 / 1e6))
+        )
+    });
+    insecure.into_iter().chain(busy).collect()
+}
 
 /// Connections, streams, names and peers in words; what did not occur is left out.
 pub(super) fn wires(result: &RunResult) -> Vec<(&'static str, String)> {

@@ -73,9 +73,7 @@ fn cells<T: AsRef<str>>(values: impl IntoIterator<Item = T>) -> String {
 fn head(out: &mut String, result: &RunResult) {
     let run = &result.run;
     line(out, &format!("{}  seed {}  {}", run.name, run.seed, run.targets.join(", ")));
-    if result.wires.insecure {
-        line(out, show::INSECURE);
-    }
+    show::warnings(result).iter().for_each(|warning| line(out, warning));
     let partial = if run.partial { ", stopped before its plan ended: figures are partial" } else { "" };
     let verdict = &result.verdict;
     line(out, &format!("verdict {} (exit {}){partial}", verdict.outcome, verdict.outcome.code()));

@@ -7,6 +7,8 @@ use super::resolve::Text;
 
 /// Characters that count as one token when a prompt is sized.
 const TOKEN_LEN: usize = 4;
+/// Length of a conversation id.
+const UUID_LEN: usize = 36;
 /// Words of three letters: with their blank each is one token of the size rule.
 const WORDS: [&str; 32] = [
     "arc", "bay", "cab", "dam", "ear", "fan", "gem", "hat", "ice", "jam", "key", "lab", "map", "nut", "oak",
@@ -69,14 +71,19 @@ impl Draws<'_> {
         let low = mix(high);
         let high = high & !0xf000 | 0x4000;
         let low = low & !(0b11 << 62) | 0b10 << 62;
-        format!(
-            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            high >> 32,
-            high >> 16 & 0xffff,
-            high & 0xffff,
-            low >> 48,
-            low & 0xffff_ffff_ffff
-        )
+        let mut text = String::with_capacity(UUID_LEN);
+        for (place, nibble) in (0..16)
+            .rev()
+            .map(|at| high >> (4 * at))
+            .chain((0..16).rev().map(|at| low >> (4 * at)))
+            .enumerate()
+        {
+            if matches!(place, 8 | 12 | 16 | 20) {
+                text.push('-');
+            }
+            text.push(char::from(b"0123456789abcdef"[usize::try_from(nibble & 0xf).unwrap_or_default()]));
+        }
+        text
     }
 }
 
@@ -142,6 +149,7 @@ mod tests {
         let id = draws(0).uuid();
         assert_eq!((id.len(), &id[14..15], id.matches('-').count()), (36, "4", 4), "{id}");
         assert_eq!(id, draws(0).uuid());
+        assert_eq!(id, "7dae6fdf-2623-4b6e-8bbb-7159fd35bf2b", "ids of a seed are the same for ever");
         let ids: std::collections::BTreeSet<String> =
             (0..1_000).map(|ordinal| draws(ordinal).uuid()).collect();
         assert_eq!(ids.len(), 1_000);

@@ -21,6 +21,8 @@ pub use wires::{Peer, Wires};
 pub const RESULT_VERSION: u32 = 1;
 /// First width of the windows over time.
 pub const WINDOW_US: u64 = 1_000_000;
+/// Share of their time for which sending threads may have no core before reports say so.
+pub const CORE_TAKEN_PPM_MAX: u64 = 50_000;
 /// Most windows over time; above it their width doubles.
 pub const WINDOWS_MAX: usize = 120;
 
@@ -323,6 +325,15 @@ impl Health {
     #[must_use]
     pub fn cpu_share_ppm(&self) -> Option<u64> {
         self.cpu_us.saturating_mul(1_000_000).checked_div(self.wall_us)
+    }
+
+    /// Share of the time of the sending threads in which other programs had their core, parts per million; `None` while
+    /// it is too small to matter, or unknown.
+    #[must_use]
+    pub fn core_taken_ppm(&self) -> Option<u64> {
+        let time_us = self.wall_us.saturating_mul(u64::from(self.threads.max(1)));
+        let ppm = self.core_wait_us?.saturating_mul(1_000_000).checked_div(time_us)?;
+        (ppm > CORE_TAKEN_PPM_MAX).then_some(ppm)
     }
 
     /// Adds a part that ran at the same time (another shard).

@@ -97,7 +97,7 @@ fn saturation(result: &RunResult, plan: &Resolved) -> Vec<Saturation> {
             found.push(Saturation { class: SaturationClass::GeneratorCpu, detail });
         }
         if let Some(why) = limited(plan, &stage.total) {
-            let waited = result.health.core_wait_us.filter(|wait_us| *wait_us * 20 > result.health.wall_us);
+            let waited = result.health.core_taken_ppm().and(result.health.core_wait_us);
             let waited = waited.map_or_else(String::new, |wait_us| {
                 format!("; its threads waited {} for a core, which other programs used", units::span(wait_us))
             });

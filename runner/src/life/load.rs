@@ -171,6 +171,8 @@ impl<'a> Load<'a> {
             steps: self.resolved.scenario.workload.all_steps(),
             limits: limits(total),
             shard: Shard { shard: 0, of: 1 },
+            ca: None,
+            insecure: false,
         }
     }
 

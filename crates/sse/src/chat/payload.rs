@@ -7,6 +7,7 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 use serde::{Deserialize, Serialize};
 
 use crate::json::{Field, Keys, Shape, skip_value};
+use crate::scan;
 
 /// The one word for an event. An event that is several things gets the first name that fits, in
 /// the order of this list; [`crate::EventFacts`] has the flags, which do not exclude each other.
@@ -66,11 +67,21 @@ impl<'a> Payload<'a> {
 
     /// Reads a JSON document, for which the marker has no meaning.
     pub(crate) fn parse_document(text: &'a str) -> Self {
-        match serde_json::from_str::<Field<Chunk<'a>>>(text) {
-            Ok(Field::Value(chunk)) => Self::Object(chunk),
-            Ok(_) => Self::NotObject,
-            Err(_) => Self::NotJson,
-        }
+        Self::parse_fast(text).unwrap_or_else(|| Self::parse_slowly(text))
+    }
+
+    /// What the fast reader finds; `None` = it gave up.
+    pub(crate) fn parse_fast(text: &'a str) -> Option<Self> {
+        scan::read(text).map(Self::of)
+    }
+
+    /// The same by the reader that gives up on nothing.
+    pub(crate) fn parse_slowly(text: &'a str) -> Self {
+        serde_json::from_str(text).map_or(Self::NotJson, Self::of)
+    }
+
+    fn of(document: Field<Chunk<'a>>) -> Self {
+        if let Field::Value(chunk) = document { Self::Object(chunk) } else { Self::NotObject }
     }
 
     /// The non-empty content texts with the index of their choice, in the order of the chunk.
