@@ -152,9 +152,6 @@ async fn body(
     let sessions = Mutex::new(SessionLog::open(context.dir)?);
     let stage = Stage { prepared, running: &running, sessions };
     let mut logs = MockLogs::open(context.dir)?;
-    // It loads its plan while faults are applied and the first snapshot is taken.
-    let load = stage.begin_load(provider, context).await?;
-
     context.dispatcher.phase(Phase::Faults)?;
     let faults = if ours {
         FaultConfigs::new(&prepared.info.resolved, &running)
@@ -164,6 +161,8 @@ async fn body(
     faults.apply(RulesOn::All, &running, context.dispatcher, context.dir).await?;
 
     context.dispatcher.phase(Phase::Before)?;
+    // It loads its plan while the first snapshot is taken; before the faults stand it would leave records for nothing.
+    let load = stage.begin_load(provider, context).await?;
     stage.snapshot(provider, context, Moment::Before).await?;
 
     let watch = LeaseWatch::start(&running.postgres, running.lease_ttl, context.dir)?;
