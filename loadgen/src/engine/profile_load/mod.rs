@@ -1,5 +1,5 @@
-//! The load of a profile on one thread: stages one after another ([`stages`]), closed and open, and what is sent in them
-//! ([`sends`]), conversations of several turns. This file holds the state and what the event loop calls.
+//! The load of a profile on one thread: stages one after another (`stages`), closed and open, and what is sent in them
+//! (`sends`), conversations of several turns. This file holds the state and what the event loop calls.
 
 mod sends;
 mod stages;
