@@ -92,7 +92,7 @@ fn apply(judged: &mut Judgement, known: &Known) -> Outcome {
     let Some(findings) = &known.findings else { return verdict };
     let report = verdict::known::compare(&judged.assertions, findings, &clock::today(), known.accept);
     let outcome =
-        if report.accepted { verdict::known::outcome_without(judged.assertions.findings) } else { verdict };
+        if report.accepted { verdict::known::outcome_without(&judged.assertions) } else { verdict };
     judged.summary.known = Some(report);
     judged.summary.exit_code = outcome.code();
     outcome
