@@ -23,13 +23,16 @@ demo: build
 scenarios: build
 	for scenario in scenarios/*.yaml; do $(BIN)/runner run $$scenario --quiet || exit 1; done
 
+# Programs beside a test: libraries then have the features that tests ask for, and none is compiled a second time.
+TESTED := build --locked --workspace --bins --test tidy
+
 ## The programs twice: with planted defects in target/defects, and as they are in target/debug.
 defects:
 	# The same profile with the feature, kept apart: only four crates are compiled twice.
-	$(CARGO) build --locked --workspace --bins --features $(DEFECTS)
+	$(CARGO) $(TESTED) --features $(DEFECTS)
 	mkdir -p target/defects
 	for program in $(PROGRAMS); do cp target/debug/$$program target/defects/; done
-	$(CARGO) build --locked --workspace --bins
+	$(CARGO) $(TESTED)
 
 ## What CI runs after `make check`.
 test: defects
@@ -40,8 +43,8 @@ test-real:
 ifeq ($(strip $(DEVSHARD_BIN)),)
 	@echo "test-real was skipped: DEVSHARD_BIN names no folder with devshardctl and devshardd"
 else
-	$(CARGO) build --locked -p runner -p loadgen -p mocks -p refshard --bins
-	DEVSHARD_BIN="$(abspath $(DEVSHARD_BIN))" $(CARGO) test --locked -p tests --test real -- --nocapture real_builds
+	$(CARGO) $(TESTED)
+	DEVSHARD_BIN="$(abspath $(DEVSHARD_BIN))" $(CARGO) test --locked --workspace --test end_to_end -- --nocapture real_builds
 endif
 
 ## Format, clippy with warnings as errors, tidy rules, docs.
@@ -55,8 +58,8 @@ check:
 
 ## Figures for docs/performance.md, as ratios where another program can be run beside.
 bench: build
-	$(CARGO) run --locked --profile demo -p sse --example throughput
-	$(CARGO) run --locked --profile demo -p stats --example throughput
+	$(CARGO) run --locked --profile demo -p sse --example sse_throughput
+	$(CARGO) run --locked --profile demo -p stats --example histogram_throughput
 	$(CARGO) run --locked --profile demo -p verdict --example evaluate
 	$(CARGO) run --locked --profile demo -p runner --example start_times -- $(BIN)/runner
 	$(CARGO) run --locked --profile demo -p runner --example join_memory -- 200000

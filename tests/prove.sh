@@ -66,8 +66,8 @@ selftest)
   exit "$code"
   ;;
 kill)
-  ${CARGO:-cargo} test --locked --workspace --test lifecycle -- --include-ignored 2>&1 | tee "$out/kill.log"
-  row kill "the kill matrix (tests/tests/lifecycle.rs)" "$(grep -m1 '^test result' "$out/kill.log")"
+  ${CARGO:-cargo} test --locked --workspace --test end_to_end lifecycle:: -- --include-ignored 2>&1 | tee "$out/kill.log"
+  row kill "the kill matrix (tests/tests/end_to_end/lifecycle.rs)" "$(grep -m1 '^test result' "$out/kill.log")"
   ;;
 mutants)
   if ${CARGO:-cargo} mutants --version >/dev/null 2>&1; then

@@ -3,11 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::path::PathBuf;
 
-use support::{Run, json, ml_5xx, runner_of, with};
+use crate::support::{self, Run, json, ml_5xx, runner_of, with};
 
 /// Profile of the programs with planted defects.
 const DEFECTS: &str = "defects";

@@ -1,10 +1,8 @@
 //! The main scenario and its variants give the verdicts and exit codes of the design, with the right witnesses.
 
-mod support;
-
 use std::collections::BTreeSet;
 
-use support::{Run, lines, ml_5xx, runner, with, with_status};
+use crate::support::{self, Run, lines, ml_5xx, runner, with, with_status};
 
 #[test]
 fn the_main_job_passes_having_looked_at_everything() {

@@ -3,12 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use support::{Run, json, lines, ml_5xx, processes_of, root, runner, with, with_status};
+use crate::support::{Run, json, lines, ml_5xx, processes_of, root, runner, with, with_status};
 
 /// Variable that names a folder with real builds.
 const REAL_BIN: &str = "DEVSHARD_BIN";

@@ -1,6 +1,6 @@
 //! Prints how many events per second one core parses, with and without reading the JSON.
 //!
-//! `cargo run --profile demo -p sse --example throughput [seconds per line]`
+//! `cargo run --profile demo -p sse --example sse_throughput [seconds per line]`
 
 use std::time::{Duration, Instant};
 

@@ -3,12 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{Run, lines, ml_5xx, with, with_status};
 use serde_json::Value;
-use support::{Run, lines, ml_5xx, with, with_status};
 
 /// The main scenario without its fault, with so many requests and these actions.
 fn scenario(requests: u32, actions: &[(u32, &str)]) -> String {

@@ -3,15 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-#[path = "support/stand_in.rs"]
-mod stand_in;
-mod support;
-
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use stand_in::{Manner, Task};
-use support::{ml_5xx, run_dirs, runner, with};
+use crate::support::stand_in::{Manner, Task};
+use crate::support::{self, ml_5xx, run_dirs, runner, with};
 
 /// Memory that the runner may ever take: 16 times the largest answer that is parsed (8 MB for a plan of this length),
 /// and what it takes anyway.
@@ -19,7 +15,7 @@ const MEMORY_MAX_KB: u64 = 256 * 1024;
 
 #[test]
 fn the_stand_in() {
-    stand_in::run();
+    support::stand_in::run();
 }
 
 /// What the runner reads of a service: nothing that clients or other services send there.
@@ -80,7 +76,7 @@ fn run(service: &str, phase: &str, manner: Manner) -> Ended {
         manner,
         spoilt: read_by_the_runner(service),
     };
-    stand_in::bin_dir(&own, &folder, program, &task);
+    support::stand_in::bin_dir(&own, &folder, program, &task);
     let child = runner()
         .arg("run")
         .arg(&file)

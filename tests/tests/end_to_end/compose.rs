@@ -1,12 +1,10 @@
 //! The Compose stack end to end: the same scenario in containers, with the same verdict, and nothing left.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::{Run, lines, ml_5xx, run_dirs, runner, with};
+use crate::support::{self, Run, lines, ml_5xx, run_dirs, runner, with};
 
 /// A smaller plan: containers are started for each test.
 fn small() -> String {

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{json, lines, ml_5xx, run_dirs, runner, with, with_status};
+use crate::support::{json, lines, ml_5xx, run_dirs, runner, with, with_status};
 
 /// A stack that somebody else started: a run whose drain looks once a minute.
 struct Standing {

@@ -2,12 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::{Run, ml_5xx, processes_of, run_dirs, runner, with};
+use crate::support::{self, Run, ml_5xx, processes_of, run_dirs, runner, with};
 
 /// Starts a run in the background, in its own results folder.
 fn start(results: &std::path::Path, text: &str) -> std::process::Child {

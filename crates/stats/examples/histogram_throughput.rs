@@ -1,6 +1,6 @@
 //! Prints how many records per second one core takes, and what the other operations cost.
 //!
-//! `cargo run --profile demo -p stats --example throughput [seconds per line]`
+//! `cargo run --profile demo -p stats --example histogram_throughput [seconds per line]`
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -66,7 +66,7 @@ pub fn bin_dir(own: &Path, folder: &Path, program: &str, task: &Task) {
     let task = serde_json::to_string(task).unwrap();
     assert!(!task.contains('\''), "the task goes into a script");
     let script = format!(
-        "#!/bin/sh\n{ARGS}=\"$(printf '%s\\n' \"$@\")\" {TASK}='{task}' exec '{}' --exact the_stand_in --nocapture\n",
+        "#!/bin/sh\n{ARGS}=\"$(printf '%s\\n' \"$@\")\" {TASK}='{task}' exec '{}' --exact services_misbehave::the_stand_in --nocapture\n",
         test.display()
     );
     let path = folder.join(program);

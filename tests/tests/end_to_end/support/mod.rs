@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its own part of this module")]
 
+pub mod stand_in;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -3,12 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{self, Run, bin_dir, ml_5xx, root, runner, runner_of};
 use serde_json::{Value, json};
-use support::{Run, bin_dir, ml_5xx, root, runner, runner_of};
 
 fn selftest(args: &[&str]) -> (i32, String) {
     let results = tempfile::tempdir().unwrap();
@@ -147,8 +145,8 @@ fn words(value: &Value) -> Vec<String> {
 fn section() -> String {
     let catalogue = catalogue();
     let mut text = format!(
-        "{HEADING}\nMade from `selftest/defects.json` (`PROOFLOAD_REGENERATE=1 cargo test -p tests --test selftest \
-         the_table` writes it anew).\n\n### Layer M: programs and scenarios\n\n`runner selftest` runs each on a build \
+        "{HEADING}\nMade from `selftest/defects.json` (`PROOFLOAD_REGENERATE=1 cargo test --workspace --test \
+         end_to_end the_table` writes it anew).\n\n### Layer M: programs and scenarios\n\n`runner selftest` runs each on a build \
          with planted defects; it counts as found only when exactly these assertions fail,\nthe first one for one of \
          these reasons (or when exactly these are unknown, with these words), every witness names a thing\nand a place, \
          and there is a bundle.\n\n| Defect | What it does | Must fail | Reason |\n|---|---|---|---|\n"

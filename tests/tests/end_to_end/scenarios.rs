@@ -3,13 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use support::{root, runner, with_status};
+use crate::support::{self, root, runner, with_status};
 
 /// Scenarios that run at the same time. Each has seven programs of its own and limits on lateness, and a small machine
 /// carries one of them honestly.

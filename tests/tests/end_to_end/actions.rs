@@ -2,13 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Run, lines, ml_5xx, processes_of, runner, with};
 use serde_json::Value;
-use support::{Run, lines, ml_5xx, processes_of, runner, with};
 
 /// The main scenario without its fault, short, with actions. Locks of a process that died are given back soon.
 fn scenario(actions: &str) -> String {
