@@ -50,10 +50,12 @@ row() {
         }' rows="$work/rows" "$work/cpu"
 }
 
-# One profile; requests are all that were sent, those of the warm-up included, since the CPU time is that of all.
+# One profile and further flags; requests are all that were sent, those of the warm-up included, since the CPU time is
+# that of all.
 ours() {
     rm -rf "$work/results"
-    timed "$bin/loadgen" run "$here/$1" --target "$url" --output "$work/results" --duration "${seconds}s" --quiet
+    timed "$bin/loadgen" run "$here/$1" --target "$url" --output "$work/results" --duration "${seconds}s" --quiet \
+        "${@:2}"
     lines=$(cat "$work"/results/results-*.jsonl | wc -l)
 }
 closed() {
@@ -74,6 +76,20 @@ closed() {
     if have k6; then
         URL=$call BODY=$body timed k6 run --quiet --vus 64 --duration "${seconds}s" "$here/k6.js"
         row "$1" k6 "$(sed -n 's/^ *http_reqs[. ]*: *\([0-9]*\) .*/\1/p' "$work/out")" "$seconds"
+    fi
+}
+
+# One connection with 64 streams; wrk speaks no HTTP/2, k6 only with TLS.
+shared() {
+    ours json64.json --http 2; row "$1" loadgen "$lines" "$seconds"
+    if have oha; then
+        timed oha --no-tui --http2 -z "${seconds}s" -c 1 -p 64 -m POST -T application/json -D "$work/body" "$call"
+        row "$1" oha "$(awk -v s="$seconds" '/Requests\/sec/ { print $2 * s }' "$work/out")" "$seconds"
+    fi
+    if have vegeta; then
+        timed vegeta attack -h2c -targets <(echo "POST $call") -body "$work/body" \
+            -header 'Content-Type: application/json' -rate 0 -max-workers 64 -connections 64 -duration "${seconds}s"
+        row "$1" vegeta "$(vegeta report -type=json < "$work/out" | sed -n 's/.*"requests":\([0-9]*\).*/\1/p')" "$seconds"
     fi
 }
 
@@ -109,6 +125,8 @@ for kind in json-small json; do
     serve "$kind" 1
     for _ in $(seq "$rounds"); do closed "$kind, 64 connections"; done
 done
+serve h2 1
+for _ in $(seq "$rounds"); do shared "json-small, HTTP/2, 64 streams"; done
 serve late 5000
 for _ in $(seq "$rounds"); do open; done
 serve sse 64

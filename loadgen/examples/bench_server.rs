@@ -1,7 +1,8 @@
 //! A server that only writes prepared bytes, on one thread and one event loop, so that what is measured is the client:
 //! `cargo run --profile demo -p loadgen --example bench_server -- KIND [NUMBER] [seconds to live]`. It prints its address.
 //! Kinds: `json` (2.7 kB with log probabilities), `json-small` (0.3 kB, no log probabilities), `sse` (NUMBER events, each
-//! written with a call of its own, as servers of models do) and `late`: `json-small` asked for NUMBER times a second by a
+//! written with a call of its own, as servers of models do), `h2` (`json-small` over HTTP/2 by prior knowledge; its own cost
+//! is not that of the others, so only clients of this kind compare with each other) and `late`: `json-small` asked for NUMBER times a second by a
 //! client that is to keep that rate. When the last connection of such a client has gone, it prints how late the
 //! requests came, in the same way for every client.
 
@@ -11,6 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::Response;
 use loadgen::engine::poller::{Interest, Poller};
 
 const LISTENER: usize = usize::MAX >> 1;
@@ -95,11 +98,54 @@ fn serve(stream: &mut TcpStream, buffer: &mut [u8], answer: &Answer) -> Option<b
     sent.then_some(true)
 }
 
+/// The streams of one HTTP/2 connection.
+async fn serve_streams(stream: tokio::net::TcpStream, body: &'static str) {
+    let mut builder = h2::server::Builder::new();
+    builder.max_concurrent_streams(1_000);
+    let Ok(mut connection) = builder.handshake::<_, Bytes>(stream).await else { return };
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        tokio::spawn(async move {
+            let mut incoming = request.into_body();
+            while let Some(Ok(data)) = incoming.data().await {
+                let _ = incoming.flow_control().release_capacity(data.len());
+            }
+            let head = Response::builder().header("content-type", "application/json").body(());
+            if let Ok(mut out) = respond.send_response(head.expect("a plain head"), false) {
+                let _ = out.send_data(Bytes::from_static(body.as_bytes()), true);
+            }
+        });
+    }
+}
+
+fn serve_http2(body: &'static str, seconds: u64) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        println!("http://{}", listener.local_addr()?);
+        std::io::stdout().flush()?;
+        let end = tokio::time::sleep(Duration::from_secs(seconds));
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                () = &mut end => return Ok(()),
+                accepted = listener.accept() => {
+                    let (stream, _) = accepted?;
+                    stream.set_nodelay(true)?;
+                    tokio::spawn(serve_streams(stream, body));
+                }
+            }
+        }
+    })
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let kind = args.next().unwrap_or_default();
     let number: u64 = args.next().unwrap_or_else(|| "64".to_owned()).parse()?;
     let seconds = args.next().unwrap_or_else(|| "600".to_owned()).parse()?;
+    if kind == "h2" {
+        return serve_http2(SMALL, seconds);
+    }
     let answer = match kind.as_str() {
         "sse" => stream(usize::try_from(number)?),
         "json-small" | "late" => document(SMALL),

@@ -62,6 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         shard: Shard { shard: 0, of: 1 },
         live: Arc::new(Live::default()),
         speaks: false,
+        begin_us: None,
         director: None,
         plan: Arc::clone(&plan),
     });

@@ -144,7 +144,7 @@ fn decide(seen: Seen<'_>) -> (ClientClass, String) {
         return (ClientClass::Malformed, broken);
     }
     if let Some(message) = &answer.error_message {
-        return (ClientClass::InBandError, format!("status 200 with an error: {message}"));
+        return (ClientClass::InBandError, in_band_error(answer, message));
     }
     if let Some(decided) = of_ending(seen, answer) {
         return decided;
@@ -154,6 +154,17 @@ fn decide(seen: Seen<'_>) -> (ClientClass, String) {
     } else {
         (ClientClass::CheckFailed, format!("failed checks: {}", seen.failed_checks.join(", ")))
     }
+}
+
+/// Code and place are what tells a refusal at the start from an answer that broke in the middle.
+fn in_band_error(answer: &AnswerFacts, message: &str) -> String {
+    let code = answer.error_code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
+    let place = if answer.json_object.is_some() {
+        String::new()
+    } else {
+        format!(" after {} events with content", answer.content_events)
+    };
+    format!("status 200 with an error{code}{place}: {message}")
 }
 
 /// Failures that decide alone. A cut body does not: the status may say more.

@@ -14,6 +14,7 @@ pub mod checks;
 pub mod classify;
 pub mod clock;
 pub mod connection;
+mod defect;
 pub mod engine;
 pub mod error;
 pub mod halt;

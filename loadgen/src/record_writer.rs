@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
+use crate::defect::is_planted;
 use crate::error::LoadgenError;
 use crate::json_line::Line;
 
@@ -59,17 +60,9 @@ pub struct RecordWriter {
     seen: u64,
 }
 
-/// The planted defect `lost-records` (selftest, layer M), named by an environment variable of a build that has it: every
-/// fiftieth record is not kept, as when a sink overflows.
-#[cfg(feature = "planted-defects")]
+/// The planted defect `lost-records` (selftest, layer M): every fiftieth record is not kept, as when a sink overflows.
 fn loses(record: u64) -> bool {
-    record.is_multiple_of(50)
-        && std::env::var_os("PROOFLOAD_LOADGEN_DEFECT").is_some_and(|defect| defect == "lost-records")
-}
-
-#[cfg(not(feature = "planted-defects"))]
-const fn loses(_record: u64) -> bool {
-    false
+    record.is_multiple_of(50) && is_planted("lost-records")
 }
 
 /// Resolves when the file can't be written any more.

@@ -6,102 +6,18 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::sync::Mutex;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::program::{ANSWER_TIME, Ran, base, loadgen, mock, run, run_file, seen, written};
 use common::secure::{Certified, Http2, Say};
-use common::{JSON_BODY, SSE_BODY, Server, json_answer, sse_answer};
+use common::{Server, json_answer};
 use evidence::exit::Outcome;
 use evidence::record::ClientClass;
-use loadgen::connection::request::KEY_VARIABLE;
 use loadgen::connection::transport::Http;
-use loadgen::engine::turn_record::TurnRecord;
 use loadgen::result::{Figure, Metric, RunResult};
 use serde_json::{Value, json};
 use stats::Percentile;
-
-fn loadgen(command: &str, profile: &Path, output: &Path, flags: &[&str]) -> Output {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_loadgen"));
-    program.args([command, profile.to_str().unwrap(), "--output", output.to_str().unwrap()]).args(flags);
-    program.env(KEY_VARIABLE, "sk-test-key-1234").stdin(Stdio::null()).output().unwrap()
-}
-
-struct Ran {
-    code: Option<i32>,
-    text: String,
-    result: RunResult,
-    records: Vec<TurnRecord<'static>>,
-}
-
-fn run(command: &str, profile: &Value, flags: &[&str]) -> Ran {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("profile.json");
-    std::fs::write(&file, profile.to_string()).unwrap();
-    run_file(command, &file, &dir.path().join("out"), flags)
-}
-
-fn run_file(command: &str, file: &Path, output: &Path, flags: &[&str]) -> Ran {
-    let ended = loadgen(command, file, output, flags);
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
-    let read = |start: &str| {
-        let mut names = std::fs::read_dir(output).unwrap_or_else(|error| panic!("{error}: {text}"));
-        let found = names.find_map(|entry| {
-            let path = entry.unwrap().path();
-            path.file_name().unwrap().to_str().unwrap().starts_with(start).then_some(path)
-        });
-        std::fs::read_to_string(found.unwrap_or_else(|| panic!("no {start}: {text}"))).unwrap()
-    };
-    Ran {
-        code: ended.status.code(),
-        result: serde_json::from_str(&read("summary-")).unwrap(),
-        records: read("results-").lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
-        text,
-    }
-}
-
-/// What a request takes at a server of these tests. One that answers at once would be no target but a mirror: a closed
-/// loop then uses all of its core, and the run is rightly invalid.
-const ANSWER_TIME: Duration = Duration::from_millis(20);
-
-/// Answers as the mock of the specification does.
-fn mock() -> Server {
-    Server::start(|peer| {
-        while let Some(request) = peer.request() {
-            std::thread::sleep(ANSWER_TIME);
-            let answer = if request.is_stream() {
-                sse_answer(SSE_BODY)
-            } else {
-                let mut body: Value = serde_json::from_str(JSON_BODY).unwrap();
-                body["id"] = "chatcmpl-llm-mock-1".into();
-                json_answer(&body.to_string())
-            };
-            if !peer.send(answer) {
-                return;
-            }
-        }
-    })
-}
-
-/// Requests seen at a server that answers well.
-fn seen(
-    answer: impl Fn(u64, bool) -> String + Send + Sync + 'static,
-) -> (Server, std::sync::mpsc::Receiver<(String, Value)>) {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let sender = Mutex::new(sender);
-    let server = Server::start(move |peer| {
-        while let Some(request) = peer.request() {
-            let body = serde_json::from_slice(&request.body).unwrap();
-            let _ = sender.lock().unwrap().send((request.head.clone(), body));
-            std::thread::sleep(ANSWER_TIME);
-            if !peer.send(answer(request.number, request.is_stream())) {
-                return;
-            }
-        }
-    });
-    (server, receiver)
-}
 
 #[test]
 fn the_profile_of_the_specification_runs_with_only_target_key_and_durations_changed() {
@@ -143,15 +59,6 @@ fn the_profile_of_the_specification_runs_with_only_target_key_and_durations_chan
         assert!(turns.iter().copied().eq(0..u32::try_from(turns.len()).unwrap()), "{id}: {turns:?}");
     }
     assert!(!ran.text.contains("nvk_placeholder") && !ran.text.contains("sk-test-key-1234"));
-}
-
-/// A profile whose verdict does not depend on how fast the machine is that runs the tests.
-fn base(url: &str) -> Value {
-    json!({
-        "defaults": {"target": url, "model": "m"}, "live_interval": "0",
-        "health": {"cpu_share": 1, "lateness_p99": "60s"},
-        "stages": [{"concurrency": 4, "requests": 40}]
-    })
 }
 
 #[test]
@@ -304,9 +211,8 @@ fn natural_prompts_have_no_marker_and_anthropic_has_its_own_body() {
     assert!((cost - (3.0 * 1.5 + 2.0 * 2.0) / 1e6).abs() < 1e-12, "{cost}");
 }
 
-/// A server that stops for 1.2 s: most requests are not sent meanwhile, so that only corrected latency shows it.
-#[test]
-fn a_stalled_server_shows_in_corrected_latency_only() {
+/// Runs 3 s at 200 a second, one at a time, against a server that stops for 1.2 s: most requests are not sent meanwhile.
+fn stalled(program: &mut Command) -> RunResult {
     let server = Server::start(|peer| {
         while let Some(request) = peer.request() {
             if request.number == 100 {
@@ -320,20 +226,66 @@ fn a_stalled_server_shows_in_corrected_latency_only() {
     let mut profile = base(&server.url());
     profile["stages"] = json!([{"rate": 200, "duration": "3s"}]);
     profile["openloop_max_inflight"] = 1.into();
-    let ran = run("run", &profile, &[]);
-    let of = |metric| ran.result.total.distributions.get(metric).percentile_us(Percentile::P95).unwrap();
-    assert!(
-        of(Metric::Latency) > 600_000,
-        "the stall is charged to those that had to wait: {}",
-        of(Metric::Latency)
-    );
-    let corrected = of(Metric::Latency);
-    assert!(of(Metric::Service) < corrected / 2, "raw service time hides it: {}", of(Metric::Service));
-    let counts = &ran.result.total.counts;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("profile.json");
+    std::fs::write(&file, profile.to_string()).unwrap();
+    let out = dir.path().join("out");
+    let ended = program.args(["run", file.to_str().unwrap(), "--output", out.to_str().unwrap()]).output();
+    let text = String::from_utf8_lossy(&ended.unwrap().stderr).into_owned();
+    serde_json::from_str(&written(&out, "summary-", &text)).unwrap()
+}
+
+fn p95(result: &RunResult, metric: Metric) -> u64 {
+    result.total.distributions.get(metric).percentile_us(Percentile::P95).unwrap()
+}
+
+#[test]
+fn a_stalled_server_shows_in_corrected_latency_only() {
+    let result = stalled(&mut Command::new(env!("CARGO_BIN_EXE_loadgen")));
+    let corrected = p95(&result, Metric::Latency);
+    assert!(corrected > 600_000, "the stall is charged to those that had to wait: {corrected}");
+    let raw = p95(&result, Metric::Service);
+    assert!(raw < corrected / 2, "raw service time hides it: {raw}");
+    let counts = &result.total.counts;
     assert!(counts.delayed > 100, "{counts:?}");
-    assert!(ran.result.total.distributions.get(Metric::Queue).count() >= counts.delayed);
+    assert!(result.total.distributions.get(Metric::Queue).count() >= counts.delayed);
     // Waiting for the bound is no lateness of the generator.
-    assert!(of(Metric::Lateness) < corrected / 2, "{}", of(Metric::Lateness));
+    let lateness = p95(&result, Metric::Lateness);
+    assert!(lateness < corrected / 2, "{lateness}");
+}
+
+/// The counter-proof: without the correction the same server looks well, so the test above can fail. Where nobody has built
+/// the defects there is nothing to run; CI has.
+#[test]
+fn a_build_without_the_correction_does_not_see_the_stall() {
+    let folder = Path::new(env!("CARGO_BIN_EXE_loadgen")).parent().unwrap();
+    let program = folder.with_file_name("defects").join("loadgen");
+    if !program.exists() {
+        assert!(std::env::var_os("CI").is_none(), "{}: `make defects` builds it", program.display());
+        println!("NO BUILD WITH DEFECTS: the counter-proof was not run");
+        return;
+    }
+    let result = stalled(Command::new(program).env("PROOFLOAD_LOADGEN_DEFECT", "uncorrected-latency"));
+    let (latency, raw) = (p95(&result, Metric::Latency), p95(&result, Metric::Service));
+    assert_eq!(latency, raw);
+    assert!(latency < 600_000 && result.total.counts.delayed > 100, "{latency}");
+}
+
+/// Gaps between requests that are longer than every limit on silence: limits are of requests, not of sockets.
+#[test]
+fn a_connection_that_is_idle_between_requests_never_times_out() {
+    let server = Server::good(Duration::ZERO);
+    let mut profile = base(&server.url());
+    profile["stages"] = json!([{"rate": 2, "duration": "2s"}]);
+    profile["limits"] = json!({"connect": "300ms", "headers": "300ms", "first_byte": "300ms", "idle": "300ms", "total": "300ms"});
+    let ran = run("run", &profile, &[]);
+    // A machine that is busy for longer than a limit would break it rightly; the kept connection never does.
+    let timed_out = |class| ran.result.total.counts.class(class);
+    assert_eq!(timed_out(ClientClass::IdleTimeout), 0, "{}", ran.text);
+    assert_eq!(ran.result.total.counts.planned, 4);
+    let late = ran.result.total.counts.failed();
+    let opened = server.connections.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(opened <= 1 + late, "one connection is kept over the gaps: {opened}, {}", ran.text);
 }
 
 #[test]

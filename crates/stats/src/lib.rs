@@ -45,6 +45,7 @@ pub mod histogram;
 pub mod integral;
 pub mod interval;
 pub mod next_level;
+mod packed;
 pub mod rank;
 pub mod ratio;
 mod sparse;
@@ -57,6 +58,7 @@ pub use interval::{Interval, RatioOfRuns};
 pub use next_level::{
     Bracket, LevelRun, Next, Outcome, Purpose, RUNS_MAX, SearchError, SearchPlan, Steps, next_level,
 };
+pub use packed::PackedHistogram;
 pub use rank::{Percentile, PercentileError};
 pub use ratio::{Fraction, Goodput, PerSecond, Rate};
 pub use sparse::{BUCKETS_MAX, COUNT_MAX, HistogramError, SPARSE_VERSION, SparseHistogram};

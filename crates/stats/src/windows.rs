@@ -1,11 +1,14 @@
 //! Latency and outcomes over time: windows of equal width from the start of a run, bounded in number.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::bounded;
 use crate::histogram::Histogram;
+use crate::packed::PackedHistogram;
 use crate::sparse::COUNT_MAX;
 
 /// Version of the written form.
@@ -20,12 +23,16 @@ pub const WINDOWS_MAX: usize = 4096;
 /// Most classes in one window; a class set is closed and small (design section 6).
 pub const CLASSES_MAX: usize = 256;
 
+/// Latencies that a closed window gathers before it is packed anew.
+const LATE_MAX: usize = 128;
+
 /// Windows of time, each with a count per class and a latency histogram.
 ///
 /// Policy when full: an event past the last allowed window doubles the width until it fits, and
 /// neighbours are merged in pairs. Nothing is dropped, only resolution in time; [`Windows::doublings`]
 /// says how often. The result depends on what was recorded, not on the order, so that merged shards equal
-/// one run. `K` is a small closed set, such as an enum: memory is classes × windows.
+/// one run. `K` is a small closed set, such as an enum: memory is classes × windows. Only the newest window has room
+/// for every bucket; those before it are packed, and still take what comes late.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows<K> {
     shape: Shape,
@@ -46,8 +53,71 @@ struct Shape {
 pub struct Window<K> {
     /// Ascending by class, no count of 0.
     counts: Vec<ClassCount<K>>,
-    latency: Histogram,
+    latency: Latency,
 }
+
+/// The latencies of a window. How they are held says nothing about them: equal values are equal.
+#[derive(Clone, Debug)]
+enum Latency {
+    Open(Histogram),
+    /// What ends long after its first token is recorded into windows of the past, a value at a time.
+    Closed {
+        packed: PackedHistogram,
+        late: Vec<u64>,
+    },
+}
+
+impl Latency {
+    fn record(&mut self, latency_us: u64) {
+        match self {
+            Self::Open(histogram) => histogram.record(latency_us),
+            Self::Closed { late, .. } if late.len() < LATE_MAX => late.push(latency_us),
+            Self::Closed { late, .. } => {
+                late.push(latency_us);
+                *self = Self::closed(&self.values());
+            }
+        }
+    }
+
+    fn closed(values: &Histogram) -> Self {
+        Self::Closed { packed: PackedHistogram::from(values), late: Vec::new() }
+    }
+
+    fn close(&mut self) {
+        if let Self::Open(histogram) = self {
+            *self = Self::closed(histogram);
+        }
+    }
+
+    fn values(&self) -> Cow<'_, Histogram> {
+        match self {
+            Self::Open(histogram) => Cow::Borrowed(histogram),
+            Self::Closed { packed, late } => {
+                let mut histogram = Histogram::from(packed);
+                late.iter().for_each(|latency_us| histogram.record(*latency_us));
+                Cow::Owned(histogram)
+            }
+        }
+    }
+
+    /// Adds all values of another one; closed only when both are, because the newest window is still recorded into.
+    fn merge(&mut self, other: &Self) {
+        let mut values = self.values().into_owned();
+        values.merge(&other.values());
+        *self = match (&self, other) {
+            (Self::Closed { .. }, Self::Closed { .. }) => Self::closed(&values),
+            _ => Self::Open(values),
+        };
+    }
+}
+
+impl PartialEq for Latency {
+    fn eq(&self, other: &Self) -> bool {
+        self.values() == other.values()
+    }
+}
+
+impl Eq for Latency {}
 
 /// How many events of one class a window holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -112,7 +182,7 @@ pub enum WindowsError {
 
 impl<K> Default for Window<K> {
     fn default() -> Self {
-        Self { counts: Vec::new(), latency: Histogram::new() }
+        Self { counts: Vec::new(), latency: Latency::Open(Histogram::new()) }
     }
 }
 
@@ -137,8 +207,8 @@ impl<K: Ord + Clone> Window<K> {
 
     /// Latencies of those events that had one.
     #[must_use]
-    pub fn latency(&self) -> &Histogram {
-        &self.latency
+    pub fn latency(&self) -> Cow<'_, Histogram> {
+        self.latency.values()
     }
 
     fn add(&mut self, class: &K, count: u64) {
@@ -237,6 +307,7 @@ impl<K: Ord + Clone> Windows<K> {
         let index =
             usize::try_from(offset_us / self.width_us()).expect("an index is below the allowed number");
         if self.rows.len() <= index {
+            self.rows.iter_mut().for_each(|window| window.latency.close());
             self.rows.resize_with(index + 1, Window::default);
         }
         &mut self.rows[index]
@@ -285,7 +356,7 @@ pub struct WindowForm<K> {
     #[serde(deserialize_with = "bounded::list::<_, _, CLASSES_MAX>")]
     pub counts: Vec<ClassCount<K>>,
     /// Latencies.
-    pub latency: Histogram,
+    pub latency: PackedHistogram,
 }
 
 impl<K: Ord + Clone> From<&Windows<K>> for WindowsForm<K> {
@@ -294,7 +365,7 @@ impl<K: Ord + Clone> From<&Windows<K>> for WindowsForm<K> {
         let form = |(start_us, window): (u64, &Window<K>)| WindowForm {
             start_us,
             counts: window.counts.clone(),
-            latency: window.latency.clone(),
+            latency: PackedHistogram::from(&*window.latency()),
         };
         Self {
             version: WINDOWS_VERSION,
@@ -335,7 +406,8 @@ impl<K: Ord + Clone> TryFrom<WindowsForm<K>> for Windows<K> {
             if !ascending || !counted || held.counts.is_empty() || held.counts.len() > CLASSES_MAX {
                 return Err(WindowsError::Classes { index });
             }
-            *windows.window_at(start_us) = Window { counts: held.counts, latency: held.latency };
+            let latency = Latency::Closed { packed: held.latency, late: Vec::new() };
+            *windows.window_at(start_us) = Window { counts: held.counts, latency };
         }
         Ok(windows)
     }
@@ -375,6 +447,19 @@ mod tests {
         assert!(windows.iter().count() <= 4);
         assert_eq!(windows.iter().map(|(_, window)| window.total()).sum::<u64>(), 10);
         assert_eq!(windows.iter().map(|(_, window)| window.latency().count()).sum::<u64>(), 9);
+    }
+
+    #[test]
+    fn a_closed_window_takes_what_comes_late_and_stays_small() {
+        let mut windows = Windows::new(10, 4).unwrap();
+        windows.record(1, &"success", Some(5));
+        windows.record(15, &"success", Some(6));
+        (0..1_000).for_each(|late_us| windows.record(2, &"success", Some(late_us)));
+        let (_, first) = windows.iter().next().unwrap();
+        assert_eq!(*first.latency(), std::iter::once(5).chain(0..1_000).collect());
+        assert!(matches!(&first.latency, Latency::Closed { late, .. } if late.len() <= LATE_MAX));
+        let (_, newest) = windows.iter().last().unwrap();
+        assert!(matches!(&newest.latency, Latency::Open(_)));
     }
 
     #[test]

@@ -222,3 +222,19 @@ fn a_detail_is_bounded_at_a_character() {
     let (_, detail) = class_of(&failed(Failure::Refused(long)));
     assert!(detail.unwrap().len() <= 300);
 }
+
+#[test]
+fn an_error_in_a_good_answer_is_told_with_code_and_place() {
+    let answer = AnswerFacts {
+        content_events: 2,
+        error_message: Some("overloaded".to_owned()),
+        error_code: Some("503".to_owned()),
+        ..good()
+    };
+    let case = Case { answer: Some(answer), ..stream(Ending::ErrorThenDone) };
+    let text = "status 200 with an error 503 after 2 events with content: overloaded";
+    assert_eq!(class_of(&case), (ClientClass::InBandError, Some(text.to_owned())));
+    let answer = AnswerFacts { error_message: Some("no".to_owned()), ..document() };
+    let case = Case { answer: Some(answer), ..json() };
+    assert_eq!(class_of(&case).1.unwrap(), "status 200 with an error: no");
+}

@@ -4,6 +4,7 @@ use evidence::record::{ClientClass, RequestRecord, TokenSource};
 
 use super::Ended;
 use super::turn_record::tpot_us;
+use crate::defect::is_planted;
 use crate::profile::model::Slo;
 use crate::result::figures::is_failure;
 use crate::result::{Counts, Figures, Mark, Metric, OverTime};
@@ -39,8 +40,10 @@ pub fn count(counts: &mut Counts, ended: &Ended, context: Context<'_>) {
     if record.client_class != ClientClass::Ok {
         if is_failure(record.client_class) {
             let code = record.answer.as_ref().and_then(|answer| answer.error_code.as_deref());
-            let check = record.failed_checks.first().map(String::as_str);
-            counts.detail(check.or(code).or(record.detail.as_deref()).unwrap_or("no detail"));
+            match record.failed_checks.first() {
+                Some(check) => counts.detail(&format!("check {check}")),
+                None => counts.detail(code.or(record.detail.as_deref()).unwrap_or("no detail")),
+            }
         }
         return;
     }
@@ -117,7 +120,7 @@ pub fn add(figures: &mut Figures, ended: &Ended, context: Context<'_>) {
             return;
         }
     }
-    put(Metric::Latency, record.planned_us, record.end_us);
+    put(Metric::Latency, headline_from(ended), record.end_us);
     put(Metric::Service, ended.start_us, record.end_us);
     put(Metric::Ttft, record.planned_us, record.first_content_us);
     put(Metric::TtftService, record.sent_us, record.first_content_us);
@@ -131,6 +134,12 @@ pub fn add(figures: &mut Figures, ended: &Ended, context: Context<'_>) {
         let tokens = record.tokens.map(|tokens| tokens.completion);
         put(Metric::TpotSpec, Some(0), rest.zip(tokens).and_then(|(rest, tokens)| rest.checked_div(tokens)));
     }
+}
+
+/// Where headline latency begins. The planted defect `uncorrected-latency` begins it with sending, as tools do that are
+/// blind to a stalled server.
+fn headline_from(ended: &Ended) -> Option<u64> {
+    if is_planted("uncorrected-latency") { ended.start_us } else { ended.record.planned_us }
 }
 
 fn lateness_from(record: &RequestRecord, delayed: bool) -> Option<u64> {
@@ -148,5 +157,101 @@ pub fn add_over_time(windows: &mut OverTime, ended: &Ended, delayed: bool) {
     }
     if let (Some(start_us), Some(from_us)) = (ended.start_us, lateness_from(record, delayed)) {
         windows.lateness.record(start_us, &Mark::Seen, Some(start_us.saturating_sub(from_us)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evidence::record::{AnswerFacts, Tokens};
+    use scenario::identity::RequestId;
+
+    fn ended(class: ClientClass, tokens: Option<Tokens>) -> Ended {
+        let blank = RequestRecord::blank(0, RequestId::from_text("r"), true);
+        let record = RequestRecord {
+            planned_us: Some(100),
+            released_us: Some(100),
+            sent_us: Some(400),
+            headers_us: Some(1_000),
+            first_byte_us: Some(1_100),
+            first_content_us: Some(2_000),
+            last_content_us: Some(8_000),
+            end_us: Some(9_000),
+            connect_us: Some(200),
+            client_class: class,
+            tokens,
+            answer: Some(AnswerFacts { error_code: Some("503".to_owned()), ..AnswerFacts::default() }),
+            ..blank
+        };
+        Ended {
+            tag: 0,
+            record: Box::new(record),
+            content: String::new(),
+            output_events: 3,
+            start_us: Some(150),
+            http2: false,
+            cancel_reached_us: None,
+        }
+    }
+
+    fn usage(completion: u64) -> Option<Tokens> {
+        Some(Tokens { prompt: Some(10), completion, source: TokenSource::Usage })
+    }
+
+    #[test]
+    fn the_total_begins_with_the_plan_and_has_the_connection_in_it() {
+        let mut figures = Figures::default();
+        add(&mut figures, &ended(ClientClass::Ok, usage(7)), Context::default());
+        let only = |metric| figures.distributions.get(metric).max_us();
+        assert_eq!(only(Metric::Latency), Some(8_900));
+        assert_eq!(only(Metric::Service), Some(8_850));
+        assert_eq!(only(Metric::Lateness), Some(50));
+        assert_eq!(only(Metric::Ttft), Some(1_900));
+        assert_eq!(only(Metric::TtftService), Some(1_600));
+        assert_eq!((only(Metric::Headers), only(Metric::FirstByte)), (Some(600), Some(700)));
+        assert_eq!((only(Metric::Connect), only(Metric::Transfer)), (Some(200), Some(7_900)));
+        // By the tokens of usage, not by events: the server may send several in one.
+        assert_eq!(only(Metric::Tpot), Some(1_000));
+        assert_eq!(only(Metric::TpotSpec), Some(7_000 / 7));
+    }
+
+    #[test]
+    fn failures_and_cuts_have_populations_of_their_own() {
+        let mut figures = Figures::default();
+        add(&mut figures, &ended(ClientClass::InBandError, usage(7)), Context::default());
+        let only = |figures: &Figures, metric| figures.distributions.get(metric).max_us();
+        assert_eq!((only(&figures, Metric::Latency), only(&figures, Metric::Ttft)), (None, None));
+        assert_eq!(only(&figures, Metric::Fail), Some(8_900));
+        assert_eq!(figures.counts.tokens, crate::result::TokenCounts::default());
+        assert_eq!(figures.counts.details, [("503".to_owned(), 1)].into());
+        for class in [ClientClass::Cancelled, ClientClass::Interrupted] {
+            let mut figures = Figures::default();
+            add(&mut figures, &ended(class, usage(7)), Context::default());
+            assert_eq!((only(&figures, Metric::Latency), only(&figures, Metric::Fail)), (None, None));
+        }
+    }
+
+    #[test]
+    fn tokens_of_usage_and_own_counts_are_never_added_up() {
+        let mut counts = Counts::default();
+        let own = Some(Tokens { prompt: None, completion: 3, source: TokenSource::Events });
+        for tokens in [usage(7), own, usage(5)] {
+            count(&mut counts, &ended(ClientClass::Ok, tokens), Context::default());
+        }
+        let tokens = &counts.tokens;
+        assert_eq!((tokens.with_usage, tokens.completion, tokens.prompt), (2, 12, 20));
+        assert_eq!((tokens.without_usage, tokens.counted), (1, 3));
+        // Tokens an event: of streams that had both.
+        assert_eq!((tokens.events_with_usage, tokens.completion_of_streams), (6, 12));
+    }
+
+    #[test]
+    fn instants_out_of_order_are_no_huge_spans() {
+        let mut odd = ended(ClientClass::Ok, usage(7));
+        (odd.record.planned_us, odd.record.end_us) = (Some(10_000), Some(5));
+        let mut figures = Figures::default();
+        add(&mut figures, &odd, Context::default());
+        assert_eq!(figures.distributions.get(Metric::Latency).max_us(), Some(0));
+        assert_eq!(figures.distributions.get(Metric::Lateness).max_us(), Some(0));
     }
 }

@@ -62,8 +62,10 @@ fn head(result: &RunResult) -> String {
     };
     let reasons: String =
         verdict.reasons.iter().map(|reason| format!("<li>{}</li>", escape(reason))).collect();
+    // A pass needs no reason: what is said beside one is a caution, and must not look like praise.
+    let said = if verdict.outcome == Outcome::Pass { "doubt" } else { tone };
     let reasons =
-        if reasons.is_empty() { reasons } else { format!("<ul class=\"reasons {tone}\">{reasons}</ul>") };
+        if reasons.is_empty() { reasons } else { format!("<ul class=\"reasons {said}\">{reasons}</ul>") };
     let warnings: String = super::show::warnings(result)
         .iter()
         .map(|warning| format!("<ul class=\"reasons bad\"><li>{}</li></ul>", escape(warning)))

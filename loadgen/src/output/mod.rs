@@ -21,8 +21,12 @@ pub use prometheus::prometheus;
 pub use text::text;
 
 use std::fs;
-use std::io::Read;
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+
+use serde::Serialize as _;
+use serde_json::Serializer;
+use serde_json::ser::{Formatter, PrettyFormatter};
 
 use crate::error::LoadgenError;
 use crate::result::{RESULT_VERSION, RunResult};
@@ -30,32 +34,68 @@ use crate::result::{RESULT_VERSION, RunResult};
 /// Largest summary that is read back.
 const SUMMARY_LEN_MAX: u64 = 256 * 1024 * 1024;
 
-/// Writes every file of a run into a directory; gives their paths. A file appears whole or not at all.
+/// Writes every file of a run into a directory, one after another, so that only one is in memory at a time; gives their
+/// paths. A file appears whole or not at all.
 ///
 /// # Errors
 /// [`LoadgenError::Environment`] with the file and the cause.
 pub fn write_all(dir: &Path, result: &RunResult) -> Result<Vec<PathBuf>, LoadgenError> {
     let stamp = &result.run.stamp;
-    let files = [
-        (format!("summary-{stamp}.json"), summary_json(result)),
-        (format!("report-{stamp}.txt"), text(result)),
-        (format!("report-{stamp}.csv"), csv(result)),
-        (format!("report-{stamp}.html"), html(result)),
-        (format!("metrics-{stamp}.prom"), prometheus(result)),
-        (format!("junit-{stamp}.xml"), junit(result)),
-        ("join.sql".to_owned(), join(result)),
+    let files: [(String, fn(&RunResult) -> String); 6] = [
+        (format!("report-{stamp}.txt"), text),
+        (format!("report-{stamp}.csv"), csv),
+        (format!("report-{stamp}.html"), html),
+        (format!("metrics-{stamp}.prom"), prometheus),
+        (format!("junit-{stamp}.xml"), junit),
+        ("join.sql".to_owned(), join),
     ];
     fs::create_dir_all(dir).map_err(|error| environment("making", dir, &error))?;
-    files.into_iter().map(|(name, text)| write_whole(&dir.join(name), &text)).collect()
+    let summary = dir.join(format!("summary-{stamp}.json"));
+    let summary = write_whole(&summary, |file| write_summary(result, file));
+    let others = files
+        .into_iter()
+        .map(|(name, made)| write_whole(&dir.join(name), |file| file.write_all(made(result).as_bytes())));
+    std::iter::once(summary).chain(others).collect()
 }
 
 /// `summary-<ts>.json`: the result itself, readable for people too.
 #[must_use]
 pub fn summary_json(result: &RunResult) -> String {
-    let mut text = serde_json::to_string_pretty(result)
+    let mut bytes = Vec::new();
+    write_summary(result, &mut bytes)
         .expect("a result has text keys and finite numbers only, which its own test holds");
-    text.push('\n');
-    text
+    String::from_utf8(bytes).expect("JSON is text")
+}
+
+fn write_summary(result: &RunResult, mut out: &mut dyn Write) -> io::Result<()> {
+    let layout = Layout(PrettyFormatter::new());
+    result.serialize(&mut Serializer::with_formatter(&mut out, layout))?;
+    out.write_all(b"\n")
+}
+
+/// Keys of objects on lines of their own, lists on one: a histogram is a list of thousands of pairs.
+struct Layout(PrettyFormatter<'static>);
+
+impl Formatter for Layout {
+    fn begin_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object(out)
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object(out)
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(out)
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object_value(out)
+    }
 }
 
 /// Reads a summary back.
@@ -79,11 +119,19 @@ pub fn read_summary(path: &Path) -> Result<RunResult, LoadgenError> {
     serde_json::from_str(&text).map_err(|error| bad(error.to_string()))
 }
 
-fn write_whole(path: &Path, text: &str) -> Result<PathBuf, LoadgenError> {
+fn write_whole(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<PathBuf, LoadgenError> {
     let mut beside = path.to_path_buf().into_os_string();
     beside.push(".part");
     let beside = PathBuf::from(beside);
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    let written = fs::File::create(&beside).and_then(|file| {
+        let mut file = BufWriter::new(file);
+        write(&mut file)?;
+        file.flush()?;
+        fs::rename(&beside, path)
+    });
     written.map(|()| path.to_path_buf()).map_err(|error| {
         // The first error is the one worth reporting.
         drop(fs::remove_file(&beside));

@@ -77,7 +77,7 @@ fn grouped<K: Ord + Copy>(windows: &Windows<K>, wall_us: u64) -> Grouped<K> {
         }
         if let (Some(counts), Some(latency)) = (found.counts.last_mut(), found.latency.last_mut()) {
             window.counts().iter().for_each(|entry| *counts.entry(entry.class).or_default() += entry.count);
-            latency.merge(window.latency());
+            latency.merge(&window.latency());
         }
     }
     found

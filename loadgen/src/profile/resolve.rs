@@ -21,7 +21,7 @@ use crate::checks::Check;
 use crate::connection::transport::Options;
 use crate::error::LoadgenError;
 use crate::protocol::{self, Protocol};
-use crate::result::StageLoad;
+use crate::result::{SaturationClass, StageLoad};
 
 /// In-flight bound of an open loop when none is given.
 pub const INFLIGHT_DEFAULT: u64 = 50_000;
@@ -146,8 +146,10 @@ pub struct Resolved {
     pub live_us: Option<u64>,
     /// In-flight bound of an open loop.
     pub inflight_max: u64,
-    /// This machine can't hold what was asked for; reaching the lowered bound makes the run invalid.
-    pub inflight_lowered: bool,
+    /// The profile names the bound; the default is nothing that anybody asked for.
+    pub inflight_given: bool,
+    /// The limit of this machine to which the in-flight bound was lowered, if it was.
+    pub inflight_lowered: Option<SaturationClass>,
     /// Arrivals above it are dropped.
     pub drop_above: bool,
     /// A marker stands in front of the first user message.
@@ -237,7 +239,8 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
             None => Some(10_000_000),
         },
         inflight_max: profile.openloop_max_inflight.unwrap_or(INFLIGHT_DEFAULT),
-        inflight_lowered: false,
+        inflight_given: profile.openloop_max_inflight.is_some(),
+        inflight_lowered: None,
         drop_above: profile.inflight_policy == InflightPolicy::Drop,
         marker: profile.cache_mode == CacheMode::Bust && profile.correlation.uuid_in_prompt,
         id_header: header,

@@ -76,13 +76,15 @@ fn saturation(result: &RunResult, plan: &Resolved) -> Vec<Saturation> {
         }
     }
     for stage in &result.stages {
-        if plan.inflight_lowered && stage.in_flight_max >= plan.inflight_max {
-            let detail = format!(
-                "stage {}: {} were in flight, as many as the hard limit of open files allows; raise it (ulimit -Hn)",
-                stage.index + 1,
-                stage.in_flight_max
-            );
-            found.push(Saturation { class: SaturationClass::GeneratorFds, detail });
+        if let Some(class) = plan.inflight_lowered.filter(|_| stage.in_flight_max >= plan.inflight_max) {
+            let limit = if class == SaturationClass::GeneratorPorts {
+                "the local ports allow; widen net.ipv4.ip_local_port_range or add targets"
+            } else {
+                "the hard limit of open files allows; raise it (ulimit -Hn)"
+            };
+            let (stage, most) = (stage.index + 1, stage.in_flight_max);
+            let detail = format!("stage {stage}: {most} were in flight, as many as {limit}");
+            found.push(Saturation { class, detail });
         }
         let share = stage.health.cpu_share_ppm().map(|ppm| ppm / u64::from(plan.threads.max(1)));
         let most = plan.health.cpu_share.get() / 1_000;
@@ -186,4 +188,76 @@ fn verdict(result: &RunResult, interrupted: bool) -> Verdict {
     let findings =
         Findings { interrupted, invalid, threshold_failed: failed, unknown: nothing, ..Findings::default() };
     Verdict { outcome: findings.outcome(), reasons }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::model::Profile;
+    use crate::profile::resolve;
+    use crate::result::{Health, Machine, OverTime, RESULT_VERSION, RunInfo, Wires};
+    use evidence::exit::Outcome;
+    use serde_json::json;
+    use std::path::Path;
+
+    fn blank() -> RunResult {
+        RunResult {
+            v: RESULT_VERSION,
+            run: RunInfo::default(),
+            machine: Machine::default(),
+            stages: Vec::new(),
+            scenarios: Vec::new(),
+            total: Figures::default(),
+            over_time: OverTime::default(),
+            health: Health::default(),
+            wires: Wires::default(),
+            thresholds: Vec::new(),
+            search: None,
+            verdict: Verdict { outcome: Outcome::Internal, reasons: Vec::new() },
+        }
+    }
+
+    /// The judgement of one stage with these ends.
+    fn judged(
+        classes: &[(ClientClass, u64)],
+        lowered: Option<SaturationClass>,
+        error_rate: &str,
+    ) -> RunResult {
+        let profile: Profile = serde_json::from_value(json!({
+            "defaults": {"model": "m", "target": "http://a.invalid"}, "stages": [{"rate": 10, "duration": "1s"}],
+            "thresholds": {"error_rate": error_rate}, "openloop_max_inflight": 5,
+        }))
+        .unwrap();
+        let mut plan = resolve(&profile, Path::new(".")).unwrap();
+        plan.inflight_lowered = lowered;
+        let mut figures = Figures { span_us: 1_000_000, ..Figures::default() };
+        figures.counts.classes = classes.iter().copied().collect();
+        figures.counts.planned = classes.iter().map(|(_, count)| count).sum();
+        figures.counts.sent = figures.counts.planned;
+        let part = StagePart { scenarios: vec![figures], in_flight_max: 5, ..StagePart::default() };
+        let mut result = blank();
+        complete(&mut result, &plan, vec![(plan.stages[0].clone(), part)], false);
+        result
+    }
+
+    #[test]
+    fn limits_of_the_generator_make_a_run_invalid_and_blame_nobody_else() {
+        use ClientClass as C;
+        use SaturationClass as S;
+        for (class, word) in [(C::GeneratorPorts, S::GeneratorPorts), (C::GeneratorFds, S::GeneratorFds)] {
+            // The limit on errors is broken too: a saturated generator can't make the target look bad.
+            let result = judged(&[(C::Ok, 900), (class, 100)], None, "0.01");
+            assert_eq!(result.verdict.outcome, Outcome::Invalid, "{:?}", result.verdict);
+            let found: Vec<S> = result.health.saturation.iter().map(|found| found.class).collect();
+            assert_eq!(found, [word]);
+        }
+        for lowered in [S::GeneratorPorts, S::GeneratorFds] {
+            let result = judged(&[(C::Ok, 1_000)], Some(lowered), "0.01");
+            assert_eq!(result.verdict.outcome, Outcome::Invalid, "the lowered bound was reached");
+            assert_eq!(result.health.saturation[0].class, lowered);
+        }
+        let result = judged(&[(C::Ok, 900), (C::HttpError, 100)], None, "0.01");
+        assert_eq!(result.verdict.outcome, Outcome::Fail, "an error of the target is the target's");
+        assert_eq!(judged(&[(C::Ok, 1_000)], None, "0.01").verdict.outcome, Outcome::Pass);
+    }
 }

@@ -293,7 +293,7 @@ impl Start {
         director: Option<Box<dyn Director + Send>>,
     ) -> Result<(Vec<Thread>, Vec<WriteFailed>), LoadgenError> {
         let live = Arc::new(Live::default());
-        let (mut threads, mut failures) = (Vec::new(), Vec::new());
+        let (mut prepared, mut failures) = (Vec::new(), Vec::new());
         let mut director = director;
         let count = u64::from(self.plan.threads);
         for number in 0..count {
@@ -311,28 +311,36 @@ impl Start {
                 shard: Shard { shard: self.shard.shard + number * self.shard.of, of: self.shard.of * count },
                 live: Arc::clone(&live),
                 speaks: number == 0,
+                begin_us: None,
                 director: director.take(),
             };
-            let mut reactor = Reactor::new(self.clock, shared, self.plan.spin)?;
+            let reactor = Reactor::new(self.clock, shared, self.plan.spin)?;
             self.halt.tell(reactor.waker());
-            let (halt, pin) = (Arc::clone(&self.halt), self.plan.pin);
-            let thread = std::thread::Builder::new().name(format!("load-{number}")).spawn(move || {
-                if pin {
-                    health::pin_thread(number)?;
-                }
-                let mut load = ProfileLoad::new(parts);
-                reactor.run(&mut load, &halt);
-                let core_wait_us = health::core_wait_us();
-                let mut outcome = load.close()?;
-                outcome.core_wait_us = core_wait_us;
-                Ok((outcome, reactor.take_loop_turns(), reactor.take_wires()))
-            });
-            threads
-                .push(thread.map_err(|error| {
-                    LoadgenError::Environment(format!("no thread for the load: {error}"))
-                })?);
+            prepared.push((parts, reactor));
         }
-        Ok((threads, failures))
+        // Everything is ready: the plan begins now, for all threads at the same instant.
+        let begin_us = self.clock.now_us();
+        let threads = (0_u64..).zip(prepared).map(|(number, (mut parts, reactor))| {
+            parts.begin_us = Some(begin_us);
+            self.thread(number, parts, reactor)
+        });
+        Ok((threads.collect::<Result<_, _>>()?, failures))
+    }
+
+    fn thread(&self, number: u64, parts: Parts, mut reactor: Reactor) -> Result<Thread, LoadgenError> {
+        let (halt, pin) = (Arc::clone(&self.halt), self.plan.pin);
+        let thread = std::thread::Builder::new().name(format!("load-{number}")).spawn(move || {
+            if pin {
+                health::pin_thread(number)?;
+            }
+            let mut load = ProfileLoad::new(parts);
+            reactor.run(&mut load, &halt);
+            let core_wait_us = health::core_wait_us();
+            let mut outcome = load.close()?;
+            outcome.core_wait_us = core_wait_us;
+            Ok((outcome, reactor.take_loop_turns(), reactor.take_wires()))
+        });
+        thread.map_err(|error| LoadgenError::Environment(format!("no thread for the load: {error}")))
     }
 }
 

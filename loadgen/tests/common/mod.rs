@@ -7,6 +7,7 @@
     reason = "each test program uses its own part of this module"
 )]
 
+pub mod program;
 pub mod secure;
 
 use std::collections::VecDeque;

@@ -63,6 +63,8 @@ pub struct Parts {
     pub live: Arc<Live>,
     /// This thread prints them for all.
     pub speaks: bool,
+    /// Start of the first stage, common to all threads; `None` = when the thread gets there.
+    pub begin_us: Option<u64>,
     /// Decides between stages; only with it they are drained.
     pub director: Option<Box<dyn Director + Send>>,
 }
@@ -89,6 +91,8 @@ pub struct ProfileLoad {
     due_turns: VecDeque<usize>,
     stages: Vec<StagePart>,
     running: Option<Running>,
+    /// When the next stage starts, where that is known before anybody looks.
+    starts_us: Option<u64>,
     /// All stages are over, or the run is: nothing new starts.
     finished: bool,
     /// Conversations that have begun go on although their stage has ended.
@@ -134,6 +138,7 @@ impl ProfileLoad {
     pub fn new(parts: Parts) -> Self {
         let weights = parts.plan.scenarios.iter().map(|scenario| scenario.weight).collect();
         let interval_us = parts.clock.now_us();
+        let starts_us = parts.begin_us;
         Self {
             parts,
             weights,
@@ -141,6 +146,7 @@ impl ProfileLoad {
             due_turns: VecDeque::new(),
             stages: Vec::new(),
             running: None,
+            starts_us,
             finished: false,
             draining: false,
             lets_finish: false,

@@ -11,7 +11,7 @@ use crate::engine::conversation::Conversation;
 use crate::engine::spare::Spare;
 use crate::engine::turn_record::{TurnPlace, TurnRecord};
 use crate::engine::{Ended, Next, Work};
-use crate::profile::content::Place;
+use crate::profile::content::{Draws, Place};
 
 impl ProfileLoad {
     /// What the running stage wants now.
@@ -79,7 +79,13 @@ impl ProfileLoad {
         let started_us = self.stages.last()?.started_us;
         let (from, to, ramp_us) = running.ramp;
         let passed_us = now_us.saturating_sub(started_us);
-        let (most, next_us) = ramp_at(from, to, ramp_us, passed_us);
+        let (shard, stage) = (self.parts.shard, self.stages.len() as u64 - 1);
+        let global = |user: u64| user * shard.of + shard.shard;
+        let draw = |user| {
+            let place = Place { stage, user: global(user), ordinal: 0 };
+            Draws { seed: self.parts.plan.seed, scenario: "", place }.below("ramp", 0, ramp_us)
+        };
+        let (most, next_us) = ramp_at(from, to, ramp_us, passed_us, draw);
         let Some(user) = self.idle_users.first().copied().filter(|user| (*user as u64) < most) else {
             return Some(match (next_us, end) {
                 (Some(next_us), Next::At(until_us)) => Next::At(until_us.min(started_us + next_us)),
@@ -90,12 +96,7 @@ impl ProfileLoad {
         self.idle_users.remove(&user);
         running.left = running.left.map(|left| left - 1);
         let scenario = running.users[user];
-        let shard = self.parts.shard;
-        let place = Place {
-            stage: self.stages.len() as u64 - 1,
-            user: user as u64 * shard.of + shard.shard,
-            ordinal: self.ordinals[user],
-        };
+        let place = Place { stage, user: global(user as u64), ordinal: self.ordinals[user] };
         self.ordinals[user] += 1;
         let mut conversation = Conversation::new(&self.parts.plan, scenario, place, Some(user));
         conversation.planned_us = now_us;

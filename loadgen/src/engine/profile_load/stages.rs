@@ -16,6 +16,8 @@ impl ProfileLoad {
     pub(super) fn enter(&mut self, now_us: u64) -> bool {
         let index = self.stages.len();
         let Some(stage) = self.parts.stages.get(index) else { return false };
+        // Noticed when somebody looked; planned for the instant at which it was due, the same for all threads.
+        let now_us = self.starts_us.take().map_or(now_us, |starts_us| starts_us.min(now_us));
         let shard = self.parts.shard;
         let until_us = stage.duration_us.map(|duration| now_us.saturating_add(duration));
         let share = |whole: u64| whole / shard.of + u64::from(shard.shard < whole % shard.of);
@@ -79,6 +81,7 @@ impl ProfileLoad {
             running.next = running.arrivals.as_mut().and_then(|all| absolute(all.next(), started_us));
         }
         self.draining = self.parts.director.is_some();
+        self.starts_us = running.until_us.filter(|_| !self.draining);
         // A stage by count is over when its conversations are; one by time cuts them at its end.
         self.lets_finish = running.until_us.is_none();
     }
@@ -108,16 +111,83 @@ pub(super) fn absolute(arrival: Option<Arrival>, started_us: u64) -> Option<Arri
     arrival.map(|arrival| Arrival { at_us: arrival.at_us.saturating_add(started_us), ..arrival })
 }
 
-/// Users of a ramp after some time, and when there will be one more.
-pub(super) fn ramp_at(from: u64, to: u64, ramp_us: u64, passed_us: u64) -> (u64, Option<u64>) {
+/// Users of a ramp after some time, and when there will be one more. Each of those that join begins at an instant of its
+/// own slot, `draw` (below `ramp_us`) parts of it from its start: users who begin in step ask in step for the rest of the
+/// run, and the target is never seen between their bursts.
+pub(super) fn ramp_at(
+    from: u64,
+    to: u64,
+    ramp_us: u64,
+    passed_us: u64,
+    draw: impl Fn(u64) -> u64,
+) -> (u64, Option<u64>) {
     if ramp_us == 0 || passed_us >= ramp_us {
         return (to, None);
     }
-    let part = |span: u64| u64::try_from(u128::from(span) * u128::from(passed_us) / u128::from(ramp_us));
+    let part = |span: u64| {
+        let part = u128::from(span) * u128::from(passed_us) / u128::from(ramp_us);
+        u64::try_from(part).unwrap_or(span)
+    };
     if from >= to {
-        return (from - part(from - to).unwrap_or_default(), None);
+        return (from - part(from - to), None);
     }
-    let now = from + part(to - from).unwrap_or_default();
-    let next = u128::from(now + 1 - from) * u128::from(ramp_us);
-    (now, u64::try_from(next.div_ceil(u128::from(to - from))).ok())
+    let joining = to - from;
+    let start = |user: u64| {
+        let sum = u128::from(user) * u128::from(ramp_us) + u128::from(draw(from + user));
+        u64::try_from(sum / u128::from(joining)).unwrap_or(ramp_us)
+    };
+    // Those whose slot is over have begun; of the one whose slot this is, its draw says. (Slots may be shorter than the
+    // clock's microsecond.)
+    let mut begun = part(joining);
+    while begun < joining && start(begun) <= passed_us {
+        begun += 1;
+    }
+    (from + begun, (begun < joining).then(|| start(begun)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RAMP_US: u64 = 1_000;
+
+    /// Instants at which users of a ramp begin, found by waiting for each as told.
+    fn starts(from: u64, to: u64, draw: impl Fn(u64) -> u64 + Copy) -> Vec<u64> {
+        let (mut now_us, mut found) = (0, Vec::new());
+        loop {
+            let (users, next_us) = ramp_at(from, to, RAMP_US, now_us, draw);
+            found.resize((users - from) as usize, now_us);
+            let Some(next_us) = next_us else { return found };
+            assert!(next_us > now_us, "the next one is not due yet");
+            now_us = next_us;
+        }
+    }
+
+    #[test]
+    fn users_of_a_ramp_begin_in_slots_of_their_own_and_not_in_step() {
+        let drawn = |user: u64| (user * user * 7_919 + 13) % RAMP_US;
+        for (from, to) in [(0, 1), (0, 10), (3, 10), (0, 999)] {
+            let found = starts(from, to, drawn);
+            let joining = to - from;
+            assert_eq!(found.len() as u64, joining);
+            for (user, start_us) in found.iter().enumerate() {
+                let user = user as u64;
+                let slot = user * RAMP_US / joining..=((user + 1) * RAMP_US).div_ceil(joining);
+                assert!(slot.contains(start_us), "user {user} of {joining} at {start_us}");
+            }
+        }
+        let gaps = |found: Vec<u64>| found.windows(2).map(|pair| pair[1] - pair[0]).collect::<BTreeSet<_>>();
+        assert!(gaps(starts(0, 10, drawn)).len() > 5, "the draw decides within a slot");
+        assert_eq!(gaps(starts(0, 10, |_| 0)).len(), 1, "and nothing else does");
+    }
+
+    #[test]
+    fn a_ramp_ends_at_its_level_and_may_go_down() {
+        let none = |_| 0;
+        assert_eq!(ramp_at(0, 5, 0, 0, none), (5, None));
+        assert_eq!(ramp_at(0, 5, RAMP_US, RAMP_US, none), (5, None));
+        assert_eq!(ramp_at(10, 4, RAMP_US, 0, none), (10, None));
+        assert_eq!(ramp_at(10, 4, RAMP_US, RAMP_US / 2, none), (7, None));
+        assert_eq!(ramp_at(0, u64::MAX, u64::MAX, 1, none).0, 2);
+    }
 }
