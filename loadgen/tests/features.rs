@@ -1,7 +1,5 @@
 //! Keys of a profile, each by what a server or the files of a run see of it.
 
-#![expect(clippy::unwrap_used, reason = "a test that can't go on must stop")]
-
 mod common;
 
 use std::collections::BTreeSet;

@@ -34,6 +34,9 @@ use crate::result::{RESULT_VERSION, RunResult};
 /// Largest summary that is read back.
 const SUMMARY_LEN_MAX: u64 = 256 * 1024 * 1024;
 
+/// A writer of text.
+type Writer = fn(&RunResult) -> String;
+
 /// Writes every file of a run into a directory, one after another, so that only one is in memory at a time; gives their
 /// paths. A file appears whole or not at all.
 ///
@@ -41,7 +44,7 @@ const SUMMARY_LEN_MAX: u64 = 256 * 1024 * 1024;
 /// [`LoadgenError::Environment`] with the file and the cause.
 pub fn write_all(dir: &Path, result: &RunResult) -> Result<Vec<PathBuf>, LoadgenError> {
     let stamp = &result.run.stamp;
-    let files: [(String, fn(&RunResult) -> String); 6] = [
+    let files: [(String, Writer); 6] = [
         (format!("report-{stamp}.txt"), text),
         (format!("report-{stamp}.csv"), csv),
         (format!("report-{stamp}.html"), html),
