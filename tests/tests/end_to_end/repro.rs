@@ -88,7 +88,7 @@ const TABLE: &[(&str, &str, bool)] = &[
     ("fail-unselected", "A2", true),
     ("double-done", "A3", true),
     ("reuse-nonce", "A4", false),
-    ("drop-finish", "A6", false),
+    ("drop-finish", "A6", true),
     ("flip-balance", "A7", false),
     ("stuck-gauge", "A8", false),
     ("record-failed-on-200", "A11", true),

@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
 
+use std::collections::VecDeque;
 use std::process::{Child, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::support::stand_in::{Manner, Task};
@@ -131,7 +133,7 @@ fn checked(service: &str, phase: &str, manner: Manner) {
     // JSON of another form is no page of metrics; a service that hangs is named when it hangs and when it is left alone.
     let words: &[&str] = match manner {
         Manner::Html => &["is not"],
-        Manner::Form => &["another form", "is not a page of metrics"],
+        Manner::Form => &["another form", "is not a page of metrics", "did not take the setting"],
         Manner::Close => &["no whole answer"],
         Manner::Hang => &["time limit", "not asked"],
         Manner::Huge => &["longer than"],
@@ -163,17 +165,41 @@ fn a_chain_that_shows_a_page_ends_before_the_load() {
     checked("mock-chain", "start", Manner::Html);
 }
 
+/// Combinations that run at the same time: they mostly wait for time limits.
+const AT_ONCE: usize = 3;
+
 #[test]
 #[ignore = "make prove: sixty-five runs, thirteen of them with services that hang"]
 fn every_manner_of_every_service_in_every_phase() {
+    let mut all = VecDeque::new();
     for manner in [Manner::Html, Manner::Form, Manner::Close, Manner::Hang, Manner::Huge] {
         for service in ["gateway", "host-1", "mock-dapi", "mock-chain"] {
-            for phase in ["start", "before", "drain"] {
-                checked(service, phase, manner);
-            }
+            all.extend(["start", "before", "drain"].map(|phase| (service, phase, manner)));
         }
         // After the last snapshot only the mocks' logs are read, and what a mock does not show is in its journal.
-        let ended = run("mock-chain", "collect", manner);
-        assert_eq!(ended.code, 0, "collect {manner:?}\n{}", ended.text);
+        all.push_back(("mock-chain", "collect", manner));
     }
+    let (left, wrong) = (Mutex::new(all), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some((service, phase, manner)) = left.lock().unwrap().pop_front() else { return };
+                    let ended = std::panic::catch_unwind(|| match phase {
+                        "collect" => {
+                            let ended = run(service, phase, manner);
+                            assert_eq!(ended.code, 0, "{}", ended.text);
+                        }
+                        _ => checked(service, phase, manner),
+                    });
+                    let text = if ended.is_ok() { "as wanted" } else { "WRONG" };
+                    println!("{service} {phase} {manner:?}: {text}");
+                    if ended.is_err() {
+                        wrong.lock().unwrap().push(format!("{service} {phase} {manner:?}"));
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(*wrong.lock().unwrap(), Vec::<String>::new());
 }

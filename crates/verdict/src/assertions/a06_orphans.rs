@@ -4,11 +4,13 @@
 //! `receipt-without-start`, `receipt-without-execution` (a receipt, no call at any node, and a timeout that nothing explains),
 //! `finish-of-another-escrow`, `validation-of-unknown-inference`, `waiting-in-mempool` (a host transaction that would
 //! still apply after finalize), `execution-without-finish` (a node completed a call whose nonce never ended).
+//! An escrow whose finalize got no answer that could be read was perhaps not closed by us: what is open there is unknown.
 //! Residue that would not apply is information. Named rule `ghost`. Source: contract hosts 3.2, 10, 11.1; gateway 6.5.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::AssertionId;
+use evidence::event::EventKind;
 use evidence::rundir::{ACCOUNTING, DIFFS, INFERENCES, NODE_CALLS};
 use evidence::snapshot::{HostEscrow, Moment, Snapshot, Tx};
 use scenario::control::NodeOutcome;
@@ -75,9 +77,16 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     };
     unread(snapshot, Moment::DrainFinal, is_host_state, sheet);
     let settled = settled_under_load(case);
+    let unanswered = unanswered(case);
     // `None`: no log tells what became of the inferences of this escrow.
     let mut ended: BTreeMap<&str, Option<Ended>> = BTreeMap::new();
     for escrow in escrows_in_use(case.evidence) {
+        let closed = !unanswered.contains(escrow);
+        if !closed {
+            sheet.missing(format!(
+                "finalize of escrow {escrow}: no answer that could be read, so what is open may end yet"
+            ));
+        }
         let Some(log) = longest_log(snapshot, escrow) else {
             sheet.missing(format!("no host log of escrow {escrow}"));
             ended.insert(escrow, None);
@@ -93,12 +102,13 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                 if life.confirmed && !life.finished {
                     here.given_up.insert(id);
                 }
-            } else {
+            } else if closed {
                 unended(case, (escrow, name), id, *life, sheet);
             }
         }
-        mempools(snapshot, escrow, &lives, settled.contains(escrow), sheet);
-        ended.insert(escrow, Some(here));
+        let closing = Closing { answered: closed, settled: settled.contains(escrow) };
+        mempools(snapshot, escrow, &lives, closing, sheet);
+        ended.insert(escrow, closed.then_some(here));
     }
     executions(case, &ended, sheet);
     unexecuted(case, &ended, sheet);
@@ -187,8 +197,34 @@ fn settled_under_load(case: &Case<'_>) -> BTreeSet<String> {
     chain.into_iter().flat_map(|chain| &chain.settled).map(u64::to_string).collect()
 }
 
+/// Escrows whose finalize was asked for and had no answer of the known form. An answer of failure is Devshard's own word
+/// and excuses nothing.
+fn unanswered<'c>(case: &Case<'c>) -> BTreeSet<&'c str> {
+    let mut found = BTreeSet::new();
+    for event in &case.evidence.events {
+        if let EventKind::DrainStep { what, escrow, status, .. } = &event.event
+            && what == "finalize"
+        {
+            match status {
+                None => found.insert(escrow.as_str()),
+                Some(_) => found.remove(escrow.as_str()),
+            };
+        }
+    }
+    found
+}
+
+/// How an escrow came to its end.
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    /// Finalize had an answer.
+    answered: bool,
+    /// It was settled under the load.
+    settled: bool,
+}
+
 /// What is left in mempools after finalize: work that would apply is an orphan, the rest is residue.
-fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, settled: bool, sheet: &mut Sheet) {
+fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, closing: Closing, sheet: &mut Sheet) {
     for host in &snapshot.hosts {
         for log in host.escrows.iter().filter(|log| log.escrow == escrow) {
             for tx in &log.mempool {
@@ -201,10 +237,10 @@ fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, settled: bool, she
                     let mut witness = about_nonce("finish-of-another-escrow", text, escrow, nonce, &file);
                     witness.service = Some(host.service.clone());
                     sheet.witness(witness);
-                } else if settled && tx.kind == "validation" {
+                } else if closing.settled && tx.kind == "validation" {
                     let text = "validations that ended after the settlement of their escrow";
                     sheet.information("validated-after-settlement", text, 1);
-                } else if would_apply(tx, lives) {
+                } else if would_apply(tx, lives) && closing.answered {
                     let text = format!(
                         "{} still holds {} of inference {} after finalize",
                         host.service,
@@ -216,7 +252,7 @@ fn mempools(snapshot: &Snapshot, escrow: &str, lives: &Lives, settled: bool, she
                     let mut witness = about_nonce("waiting-in-mempool", text, escrow, nonce, &file);
                     witness.service = Some(host.service.clone());
                     sheet.witness(witness);
-                } else {
+                } else if closing.answered {
                     sheet.information("mempool-residue", "host transactions that would no longer apply", 1);
                 }
             }

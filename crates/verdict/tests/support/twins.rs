@@ -479,6 +479,18 @@ pub const UNKNOWN: &[(&str, &str, Change)] = &[
             }
         }
     }),
+    ("finalize had no answer: what waits there may be ours", "finalize of escrow 11: no answer", |files| {
+        for event in &mut files.events {
+            if let EventKind::DrainStep { what, escrow, status, .. } = &mut event.event
+                && what == "finalize"
+                && escrow == "11"
+            {
+                *status = None;
+            }
+        }
+        let waiting = tx("validation", Some(5), Some((5 + 2) % SLOTS), Some("11"));
+        files.snapshot(Moment::DrainFinal).hosts[2].escrows[0].mempool.push(waiting);
+    }),
     ("a service is not in a snapshot", "host-2 at drain-final", |files| {
         files.snapshot(Moment::DrainFinal).processes.retain(|process| process.service != "host-2");
     }),
