@@ -303,8 +303,15 @@ impl FaultConfigs {
         }
         if let Some(dapi) = &running.mocks.dapi {
             let now = dispatcher.through(dapi.config()).await?;
-            let Ok(MockConfig::Dapi(now)) = now else {
-                return Err(RunnerError::environment("mock-dapi does not show its configuration"));
+            let now = match now {
+                Ok(MockConfig::Dapi(now)) => now,
+                Ok(_) => {
+                    return Err(RunnerError::environment("mock-dapi shows the configuration of another mock"));
+                }
+                Err(why) => {
+                    let text = format!("mock-dapi does not show its configuration: {why}");
+                    return Err(RunnerError::environment(&text));
+                }
             };
             let config = scenario::configs::dapi_config(&self.resolved, &self.node_urls, on == RulesOn::All);
             // Epoch and parameters are where actions have brought them; nodes that were taken away come back.
