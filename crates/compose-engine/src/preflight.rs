@@ -8,11 +8,15 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::engine::{About, Engine};
 use crate::error::ComposeError;
+use crate::target::Target;
 
 /// Difference of clocks above which time-based assertions say nothing, milliseconds.
 pub const CLOCK_DRIFT_MAX_MS: u64 = 200;
 /// Anonymous and named volumes on the engine above which it runs out of locks (report 27).
 const VOLUMES_MAX: usize = 1_500;
+
+/// First API that knows `start_interval` of a health check.
+const START_INTERVAL_API: (u32, u32) = (1, 44);
 
 /// What a run asks of the machine.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +87,27 @@ pub async fn check<E: Engine>(
     Ok((about, warnings))
 }
 
+/// What of a project the engine's API does not know yet and is left out, in words (design compose-engine 4).
+#[must_use]
+pub fn left_out(about: &About, target: &Target) -> Vec<String> {
+    let parts =
+        about.api.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    if parts.is_none_or(|api: (u32, u32)| api >= START_INTERVAL_API) {
+        return Vec::new();
+    }
+    let asks = |service: &&String| {
+        let check = target.containers[*service].healthcheck.as_ref();
+        check.is_some_and(|check| check.start_interval.is_some())
+    };
+    let line = |service: &String| {
+        format!(
+            "{service}: `start_interval` needs engine API 1.44, this one speaks {}; its health shows at the usual interval",
+            about.api
+        )
+    };
+    target.containers.keys().filter(asks).map(line).collect()
+}
+
 /// Difference of the engine's clock and ours, milliseconds; the time of the call is part of it.
 #[must_use]
 pub fn drift_ms(engine_time: &str, now_unix_ns: u64) -> Option<u64> {
@@ -106,5 +131,27 @@ mod tests {
         let needs = Needs { disk_bytes: 0, inodes: 0, mem_bytes: u64::MAX };
         let error = check(&Fake::default(), needs, 0).await.unwrap_err().to_string();
         assert!(error.contains("MiB of memory"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn report_25_a_disk_that_is_too_full_is_named_before_anything_is_made() {
+        let needs = Needs { disk_bytes: u64::MAX, inodes: 0, mem_bytes: 0 };
+        let fake = Fake::at("/");
+        let error = check(&fake, needs, 0).await.unwrap_err().to_string();
+        assert!(error.contains("MiB free") && error.contains("/ has"), "{error}");
+        assert_eq!(fake.names(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn report_27_volumes_are_counted_and_too_many_are_refused() {
+        let needs = Needs { disk_bytes: 0, inodes: 0, mem_bytes: 0 };
+        let fake = Fake::default();
+        for number in 0..VOLUMES_MAX {
+            fake.create_volume(&format!("v{number}"), &std::collections::BTreeMap::new()).await.unwrap();
+        }
+        check(&fake, needs, 0).await.unwrap();
+        fake.create_volume("one-more", &std::collections::BTreeMap::new()).await.unwrap();
+        let error = check(&fake, needs, 0).await.unwrap_err().to_string();
+        assert!(error.contains("1501 volumes"), "{error}");
     }
 }

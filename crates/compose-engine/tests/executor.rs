@@ -4,13 +4,15 @@ mod support;
 
 use std::time::Duration;
 
-use compose_engine::engine::Engine;
 use compose_engine::engine::fake::{Behaviour, Fake, Strike};
+use compose_engine::engine::{About, Engine};
 use compose_engine::error::{ComposeError, EngineError};
 use compose_engine::exec::Up;
-use compose_engine::model::Condition;
+use compose_engine::model::{Condition, Loader, Source};
 use compose_engine::observed::Observed;
 use compose_engine::plan::{Op, plan};
+use compose_engine::preflight::left_out;
+use compose_engine::target::Target;
 use support::{Bench, STACK, target, up};
 
 fn service_error(error: ComposeError) -> (String, String, Vec<String>) {
@@ -37,6 +39,26 @@ fn the_plan_is_printed_hashed_and_the_same_for_every_run() {
     }
     let other = STACK.replace("ports: ['80']", "ports: ['81']");
     assert_ne!(first.hash(), plan(&target(&other, "run1"), &Observed::default(), None).unwrap().hash());
+}
+
+#[test]
+fn a_container_name_that_is_no_dns_label_is_refused() {
+    let name = "a".repeat(60);
+    let source =
+        Source { path: "/p/s.yml".into(), text: format!("services: {{ {name}: {{ image: img }} }}") };
+    let project = Loader { sources: vec![source], ..Loader::default() }.load().unwrap();
+    let error = Target::new(&project, "ds-test-run1", support::mark("run1"), None).unwrap_err().to_string();
+    assert!(error.contains("longer than 63"), "{error}");
+}
+
+#[test]
+fn what_an_older_engine_does_not_know_is_said() {
+    let text = "services: { web: { image: img, healthcheck: { test: [CMD, /a], start_period: 9s, start_interval: 1s } } }";
+    let about = |api: &str| About { api: api.to_owned(), ..About::default() };
+    let told = left_out(&about("1.41"), &target(text, "r"));
+    assert!(told.len() == 1 && told[0].contains("1.44") && told[0].contains("1.41"), "{told:?}");
+    assert!(left_out(&about("1.44"), &target(text, "r")).is_empty());
+    assert!(left_out(&about("1.41"), &target(STACK, "r")).is_empty());
 }
 
 #[test]

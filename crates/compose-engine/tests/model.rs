@@ -176,6 +176,10 @@ fn what_cannot_hold_is_refused_in_words() {
         ("services: { web: { image: i, restart: sometimes } }", "no policy"),
         ("services: { web: { image: i, logging: { driver: syslog } } }", "json-file"),
         ("services: { web: { image: $TAG } }", "TAG has no value"),
+        ("services: { web: { image: i, healthcheck: { test: [ls] } } }", "must begin with NONE"),
+        ("services: { web: { image: i, healthcheck: { interval: 10us } } }", "below 1ms"),
+        ("services: { web: { image: i, healthcheck: { start_interval: 1s } } }", "`start_period` beside it"),
+        ("services: { web: { image: i, stop_grace_period: 5 } }", "stop_grace_period"),
         (
             "services: { a: { image: i }, b: { image: i, networks: { default: { aliases: [a] } } } }",
             "leads to",
@@ -190,6 +194,17 @@ fn what_cannot_hold_is_refused_in_words() {
         let error = load(&[text]).expect_err(text);
         assert!(error.contains(part), "{text}: {error}");
     }
+}
+
+#[test]
+fn the_default_network_is_there_only_when_a_service_is_in_it() {
+    let networks = |text: &str| load(&[text]).unwrap().networks.into_keys().collect::<Vec<_>>();
+    assert_eq!(networks("services: { web: { image: i } }"), ["default"]);
+    assert_eq!(
+        networks("services: { web: { image: i, networks: [back] } }\nnetworks: { back: {} }"),
+        ["back"]
+    );
+    assert!(networks("services: { web: { image: i, network_mode: none } }").is_empty());
 }
 
 #[test]
@@ -315,5 +330,39 @@ fn the_conformance_table_in_the_docs_is_the_one_in_the_code() {
             inside, table,
             "PROOFLOAD_REGENERATE=1 cargo test -p compose-engine --test model writes it anew"
         );
+    }
+}
+
+/// Every text of a Rust file of the workspace, build results apart.
+fn sources(folder: &Path, all: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            sources(&path, all);
+        } else if name.ends_with(".rs") {
+            all.push_str(&std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_rule_and_report_in_the_docs_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = std::fs::read_to_string(root.join("docs/compose.md")).unwrap();
+    let (_, rest) = text.split_once("<!-- proofs:begin -->\n").expect("no begin mark");
+    let (table, _) = rest.split_once("<!-- proofs:end -->").expect("no end mark");
+    let mut all = String::new();
+    sources(&root, &mut all);
+    for row in table.lines().skip(2) {
+        let tests = row.rsplit_once(" | ").map_or("", |(_, tests)| tests);
+        let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "no test: {row}");
+        for name in names {
+            assert!(all.contains(&format!("fn {name}(")), "there is no test {name}: {row}");
+        }
+    }
+    for number in 1..=50 {
+        assert!(table.contains(&format!("| report {number}: ")), "report {number} has no row");
     }
 }

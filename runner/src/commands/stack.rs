@@ -9,8 +9,9 @@ use crate::commands::run::block_on;
 use crate::error::RunnerError;
 use crate::input;
 use crate::life::prepare::Options;
-use crate::stack::compose::project::{Folders, Keys};
+use crate::stack::compose::project::Folders;
 use crate::stack::compose::{lease, plan_of};
+use crate::stack::reference::Keys;
 
 /// Prints the plan of a scenario's project. Nothing is started and no engine is asked.
 ///

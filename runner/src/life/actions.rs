@@ -116,7 +116,9 @@ async fn on_service(
                 running.mocks.counters.ended(process, counted);
             }
             if let Some(service) = ends {
-                logs.ended(service, &running.mocks)?;
+                for process in running.mocks.processes(service) {
+                    logs.ended(process, &running.mocks)?;
+                }
             }
             if let Some(service) = starts {
                 running.mocks.processes(service).into_iter().for_each(|process| logs.restarted(process));

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use scenario::control::{MockConfig, NodeAct};
+use scenario::control::NodeAct;
 use scenario::model::ServiceAction;
 
 use super::embedded::write_work;
 use super::postgres::{self, Databases, Source};
 use super::reference::random;
+use super::services::{Down, config_in_force, stands_for};
 use super::{ActError, Context, NOT_THE_STACKS, Running, launch};
 use crate::error::RunnerError;
 use crate::guard::{ServiceSignal, Spawn};
@@ -50,8 +51,7 @@ pub struct Fleet {
     pub probes: BTreeMap<String, Probe>,
     /// Databases of the run.
     pub databases: Option<Databases>,
-    /// What actions left down, and what brings it back.
-    down: BTreeMap<String, ServiceAction>,
+    down: Down,
 }
 
 impl Fleet {
@@ -119,13 +119,13 @@ impl Fleet {
                 }
                 ServiceAction::Pause(_) => {
                     alive(&service, context)?;
-                    self.down.insert(service.clone(), ServiceAction::Unpause(service.clone()));
+                    self.down.until(&service, ServiceAction::Unpause);
                     context.guard.signal(&service, ServiceSignal::Stop).await?;
                 }
                 ServiceAction::Unpause(_) => {
                     alive(&service, context)?;
                     context.guard.signal(&service, ServiceSignal::Continue).await?;
-                    self.down.remove(&service);
+                    self.down.back(&service);
                 }
                 _ => return Err(refused(NOT_THE_STACKS)),
             }
@@ -135,14 +135,8 @@ impl Fleet {
 
     /// Services that a name stands for, in start order.
     fn members(&self, name: &str) -> Vec<String> {
-        let own = |service: &str| {
-            service == name
-                || service
-                    .strip_prefix(name)
-                    .and_then(|rest| rest.strip_prefix('-'))
-                    .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
-        };
-        self.services.iter().map(|spawn| &spawn.service).filter(|service| own(service)).cloned().collect()
+        let services = self.services.iter().map(|spawn| &spawn.service);
+        services.filter(|service| stands_for(name, service)).cloned().collect()
     }
 
     async fn end(
@@ -153,8 +147,10 @@ impl Fleet {
         context: &mut Context<'_>,
     ) -> Result<(), ActError> {
         alive(service, context)?;
-        self.keep_config(service, running, context).await?;
-        self.down.insert(service.to_owned(), ServiceAction::Start(service.to_owned()));
+        if let Some(config) = config_in_force(service, running, context).await? {
+            write_work(context, service, &config)?;
+        }
+        self.down.until(service, ServiceAction::Start);
         if launch::end(context, service, signal, END_LIMIT).await? {
             return Ok(());
         }
@@ -173,33 +169,8 @@ impl Fleet {
             (_, Some(probe)) => answering(probe, service, context).await?,
             _ => drop(launch::ready(context, service).await?),
         }
-        self.down.remove(service);
+        self.down.back(service);
         Ok(())
-    }
-
-    /// A mock holds its rules in memory: what is in force now is what it starts with the next time.
-    async fn keep_config(
-        &self,
-        service: &str,
-        running: &Running,
-        context: &mut Context<'_>,
-    ) -> Result<(), ActError> {
-        let control = match service {
-            "mock-openai" => running.mocks.openai.first().map(|pool| &pool.control),
-            "mock-dapi" => running.mocks.dapi.as_ref(),
-            "mock-chain" => running.mocks.chain.as_ref(),
-            _ => None,
-        };
-        let Some(control) = control else { return Ok(()) };
-        let config: Result<MockConfig, String> = context.dispatcher.through(control.config()).await?;
-        match config {
-            Ok(config) => {
-                write_work(context, service, &config)?;
-                Ok(())
-            }
-            // A frozen mock can't be asked; what it began with is then all there is.
-            Err(why) => Err(refused(format!("{service} does not show its configuration: {why}"))),
-        }
     }
 
     async fn on_node(
@@ -225,10 +196,8 @@ impl Fleet {
         for act in acts {
             pool.control.act(&act).await.map_err(refused)?;
             match act {
-                NodeAct::Start { .. } => drop(self.down.remove(name)),
-                NodeAct::Stop { .. } | NodeAct::Kill { .. } => {
-                    self.down.insert(name.to_owned(), ServiceAction::Start(name.to_owned()));
-                }
+                NodeAct::Start { .. } => self.down.back(name),
+                NodeAct::Stop { .. } | NodeAct::Kill { .. } => self.down.until(name, ServiceAction::Start),
             }
         }
         Ok(())
@@ -237,14 +206,10 @@ impl Fleet {
     /// Mocks first, because rules are taken off there; then in the order of the first start, nodes last.
     #[must_use]
     pub fn undo_in_order(&self) -> Vec<ServiceAction> {
-        let position = |name: &String| {
-            let found = self.services.iter().position(|spawn| spawn.service == *name);
+        self.down.in_order(|name| {
+            let found = self.services.iter().position(|spawn| spawn.service == name);
             found.unwrap_or(self.services.len())
-        };
-        let mut down: Vec<(usize, &ServiceAction)> =
-            self.down.iter().map(|(name, action)| (position(name), action)).collect();
-        down.sort_by_key(|(position, _)| *position);
-        down.into_iter().map(|(_, action)| action.clone()).collect()
+        })
     }
 }
 

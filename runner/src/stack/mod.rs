@@ -6,6 +6,7 @@
 //! stacks arrive on the one channel.
 
 pub mod attach;
+pub mod cast;
 pub mod compose;
 pub mod embedded;
 pub mod fleet;
@@ -16,6 +17,7 @@ pub mod postgres;
 pub mod programs;
 pub mod real;
 pub mod reference;
+pub mod services;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

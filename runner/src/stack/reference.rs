@@ -1,6 +1,7 @@
 //! What every stack with the reference Devshard needs: fresh keys and the seed of the chain.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use evidence::run::Stack;
 use scenario::control::{ChainConfig, ChainEscrow, ChainParams, ChainParticipant, basis_points};
@@ -17,6 +18,10 @@ const ESCROW_AMOUNT: u64 = 1_000_000_000_000;
 const TOKEN_PRICE: u64 = 100;
 const FEE_PER_NONCE: u64 = 1;
 const VOTE_THRESHOLD_FACTOR: u32 = 50;
+/// Validation leases run out soon, so that a run of seconds sees it (30 min and 5 min on a real host).
+pub const LEASE_TTL: Duration = Duration::from_secs(3);
+/// Pause between two looks of a host at leases that ran out.
+pub const LEASE_RETRY: Duration = Duration::from_millis(250);
 /// Id of the chain.
 pub const CHAIN_ID: &str = "proofload-1";
 
@@ -46,6 +51,35 @@ impl Identity {
             address: public.address().to_string(),
             pubkey: public.to_base64(),
         })
+    }
+}
+
+/// Keys of a run.
+pub struct Keys {
+    /// Owner of the escrows.
+    pub creator: Identity,
+    /// Participants.
+    pub hosts: Vec<Identity>,
+    /// Bearer of the gateway's admin routes.
+    pub admin: String,
+}
+
+impl Keys {
+    /// Fresh ones.
+    ///
+    /// # Errors
+    /// [`RunnerError`] when the machine gives no random bytes.
+    pub fn fresh(resolved: &Resolved) -> Result<Self, RunnerError> {
+        let participants = resolved.scenario.devshard.participants;
+        let hosts = (0..participants).map(|_| Identity::fresh()).collect::<Result<_, _>>()?;
+        Ok(Self { creator: Identity::fresh()?, hosts, admin: hex::encode(random::<24>()?) })
+    }
+
+    /// Everything that must not reach a file.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<String> {
+        let hosts = self.hosts.iter().map(|host| host.key_hex.clone());
+        hosts.chain([self.creator.key_hex.clone(), self.admin.clone()]).collect()
     }
 }
 

@@ -279,6 +279,14 @@ mod tests {
     }
 
     #[test]
+    fn report_6_a_start_interval_is_left_out_where_the_api_does_not_know_it() {
+        let second = std::time::Duration::from_secs(1);
+        let check = HealthCheck { start_interval: Some(second), ..HealthCheck::default() };
+        assert_eq!(health(&check, false).start_interval, None);
+        assert_eq!(health(&check, true).start_interval, Some(1_000_000_000));
+    }
+
+    #[test]
     fn events_are_split_at_the_colon() {
         let json =
             serde_json::json!({ "Type": "container", "Action": "health_status: healthy", "timeNano": 5 });

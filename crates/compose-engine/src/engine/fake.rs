@@ -64,6 +64,7 @@ struct World {
     names: Vec<String>,
     next_id: u64,
     taken: Vec<String>,
+    root_dir: String,
 }
 
 /// The fake. Clones share one world.
@@ -79,6 +80,14 @@ impl Fake {
             let seen = ImageSeen { id: format!("sha256:{name}"), ..ImageSeen::default() };
             fake.world(|world| world.images.insert((*name).to_owned(), seen));
         }
+        fake
+    }
+
+    /// An empty engine whose storage is in a folder of this machine.
+    #[must_use]
+    pub fn at(root_dir: &str) -> Self {
+        let fake = Self::default();
+        fake.world(|world| root_dir.clone_into(&mut world.root_dir));
         fake
     }
 
@@ -357,7 +366,7 @@ impl World {
 impl Engine for Fake {
     async fn about(&self) -> Answer<About> {
         let about = About { api_max: "1.41".into(), cpus: 2, mem_bytes: 1 << 33, ..About::default() };
-        self.call("about".into(), |_| Ok(about)).await
+        self.call("about".into(), |world| Ok(About { root_dir: world.root_dir.clone(), ..about })).await
     }
 
     async fn image(&self, reference: &str) -> Answer<Option<ImageSeen>> {

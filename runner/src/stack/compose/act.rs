@@ -5,7 +5,6 @@ use std::time::Duration;
 use compose_engine::engine::{Act, Engine};
 use compose_engine::ledger::Phase;
 use evidence::snapshot::Missing;
-use scenario::control::MockConfig;
 use scenario::model::ServiceAction;
 use serde_json::json;
 
@@ -14,10 +13,11 @@ use super::start::address_of;
 use super::{Compose, END_GRACE, Standing, environment, observe, watch};
 use crate::collect::ask::Ask;
 use crate::error::RunnerError;
-use crate::stack::{ActError, Context, NOT_THE_STACKS, Running, launch};
+use crate::stack::services::{config_in_force, stands_for};
+use crate::stack::{ActError, Context, NOT_THE_STACKS, Running};
 
-/// How long an end may take to be seen.
-const END_LIMIT: Duration = Duration::from_secs(15);
+/// How long an end may take to be seen; the last lines and a mock's journal are brought before it is told.
+const END_LIMIT: Duration = Duration::from_secs(20);
 
 /// Place in the start order: what others need comes first.
 fn rank(service: &str) -> u8 {
@@ -71,29 +71,25 @@ impl Compose {
                 self.start_service(service, context).await
             }
             ServiceAction::Pause(_) => {
-                self.undo_by(service, ServiceAction::Unpause);
+                self.down.until(service, ServiceAction::Unpause);
                 self.deed(service, Act::Pause, context).await
             }
             ServiceAction::Unpause(_) => {
                 self.deed(service, Act::Unpause, context).await?;
-                self.down.remove(service);
+                self.down.back(service);
                 Ok(())
             }
             ServiceAction::Disconnect(_) => {
-                self.undo_by(service, ServiceAction::Connect);
+                self.down.until(service, ServiceAction::Connect);
                 self.rewire(service, false, context).await
             }
             ServiceAction::Connect(_) => {
                 self.rewire(service, true, context).await?;
-                self.down.remove(service);
+                self.down.back(service);
                 Ok(())
             }
             _ => Err(ActError::Refused(NOT_THE_STACKS.to_owned())),
         }
-    }
-
-    fn undo_by(&mut self, service: &str, back: fn(String) -> ServiceAction) {
-        self.down.insert(service.to_owned(), back(service.to_owned()));
     }
 
     /// Services that a name stands for, in start order: a participant with several processes, the routers and the pool are
@@ -101,12 +97,7 @@ impl Compose {
     fn members(&self, name: &str, context: &Context<'_>) -> Vec<String> {
         let Some(standing) = &self.standing else { return Vec::new() };
         let node = |service: &str| context.resolved.nodes.iter().any(|node| node.name == service);
-        let own = |service: &str| {
-            let rest = service.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
-            service == name
-                || (name == "mock-openai" && node(service))
-                || rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
-        };
+        let own = |service: &str| stands_for(name, service) || (name == "mock-openai" && node(service));
         let mut members: Vec<String> =
             standing.up.containers.keys().filter(|service| own(service)).cloned().collect();
         members.sort_by_key(|service| rank(service));
@@ -115,9 +106,7 @@ impl Compose {
 
     /// Mocks first, because rules are taken off there; then in start order.
     pub(super) fn undo_in_order(&self) -> Vec<ServiceAction> {
-        let mut down: Vec<(&String, &ServiceAction)> = self.down.iter().collect();
-        down.sort_by_key(|(service, _)| rank(service));
-        down.into_iter().map(|(_, action)| action.clone()).collect()
+        self.down.in_order(rank)
     }
 
     fn id(&self, service: &str) -> Result<String, ActError> {
@@ -171,30 +160,6 @@ impl Compose {
         Ok(())
     }
 
-    /// A mock holds its rules in memory: what is in force now is what it starts with the next time.
-    async fn keep_config(
-        &self,
-        service: &str,
-        running: &Running,
-        context: &mut Context<'_>,
-    ) -> Result<(), ActError> {
-        let pool = running.mocks.openai.iter().find(|pool| pool.service == service);
-        let control = match service {
-            "mock-dapi" => running.mocks.dapi.as_ref(),
-            "mock-chain" => running.mocks.chain.as_ref(),
-            _ => pool.map(|pool| &pool.control),
-        };
-        let Some(control) = control else { return Ok(()) };
-        let config: Result<MockConfig, String> = context.dispatcher.through(control.config()).await?;
-        let config = config.map_err(|why| {
-            // A frozen mock can't be asked; what it began with is then all there is.
-            ActError::Refused(format!("{service} does not show its configuration: {why}"))
-        })?;
-        // Written in place: the container sees the file that it was started with.
-        let file = format!("work/{}", config_file(service));
-        context.dir.write_json(&file, &config).map_err(|error| ActError::Run(error.into()))
-    }
-
     async fn end_service(
         &mut self,
         service: &str,
@@ -202,8 +167,12 @@ impl Compose {
         running: &Running,
         context: &mut Context<'_>,
     ) -> Result<(), ActError> {
-        self.keep_config(service, running, context).await?;
-        self.undo_by(service, ServiceAction::Start);
+        if let Some(config) = config_in_force(service, running, context).await? {
+            // Written in place: the container sees the file that it was started with.
+            let file = format!("work/{}", config_file(service));
+            context.dir.write_json(&file, &config).map_err(|error| ActError::Run(error.into()))?;
+        }
+        self.down.until(service, ServiceAction::Start);
         context.dispatcher.services.entry(service.to_owned()).or_default().exit_planned = true;
         self.deed(service, act, context).await?;
         let deadline = tokio::time::Instant::now() + END_LIMIT;
@@ -225,13 +194,7 @@ impl Compose {
         let Some(standing) = &mut self.standing else { return Ok(()) };
         let looked = context.dispatcher.through(standing.engine.inspect(&id)).await?;
         let seen = looked.map_err(|error| ActError::Refused(error.to_string()))?;
-        let watched = watch::Watched {
-            engine: standing.engine.clone(),
-            id,
-            service: service.to_owned(),
-            log: context.dir.path(&launch::log_file(service)),
-            reports: context.reports.clone(),
-        };
+        let watched = standing.watched(service, &id, context);
         // The report of this start is still on its way: until it arrives the state would tell of the end before it.
         let state = context.dispatcher.services.entry(service.to_owned()).or_default();
         state.ended = None;
@@ -241,7 +204,7 @@ impl Compose {
         standing.watchers.insert(service.to_owned(), watcher);
         self.await_ready(service, context).await?;
         self.said_ready(service, context).await?;
-        self.down.remove(service);
+        self.down.back(service);
         Ok(())
     }
 
@@ -287,7 +250,7 @@ impl Compose {
                 }
             }
         }
-        if self.choice.compose.observe {
+        if !self.choice.compose.observe.is_empty() {
             missing.extend(self.ask_stores(standing, context).await);
         }
         let told = json!({ "containers": seen, "engine_calls": standing.engine.calls() });

@@ -13,6 +13,8 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -33,6 +35,7 @@ use evidence::snapshot::{Missing, ProcessIdentity};
 use scenario::model::{Resolved, ServiceAction, Storage};
 use scenario::pipe::LoadgenJob;
 
+use super::services::Down;
 use super::{ActError, Choice, Context, Provider, Running, Step, launch};
 use crate::error::RunnerError;
 
@@ -58,9 +61,12 @@ pub struct ComposeArgs {
     /// When images of yours are fetched; `never` for jobs without a network.
     #[arg(long, value_enum, default_value_t = Pull::Missing)]
     pub pull: Pull,
-    /// Stores for metrics, logs and traces beside the run (compose/observability.yml), by your images.
-    #[arg(long)]
-    pub observe: bool,
+    /// Stores for metrics, logs and traces beside the run (compose/observability.yml), by your images: all three, or those
+    /// that are named (`--observe=prometheus`).
+    #[arg(long, value_name = "STORE", num_args = 0.., require_equals = true, value_delimiter = ',',
+          value_parser = observe::STORES.map(|(name, _)| name),
+          default_missing_values = observe::STORES.map(|(name, _)| name))]
+    pub observe: Vec<String>,
     /// Leave the containers up at the end, for some hours, and say how to enter them.
     #[arg(long)]
     pub keep: bool,
@@ -109,14 +115,32 @@ struct Standing {
     place: Place,
     up: Up,
     watchers: BTreeMap<String, watch::Watcher>,
+    /// Whether ends belong to the teardown: nothing is collected any more.
+    torn_down: Arc<AtomicBool>,
+}
+
+impl Standing {
+    /// What following a container needs.
+    fn watched(&self, service: &str, id: &str, context: &Context<'_>) -> watch::Watched {
+        let mock = ["mock-chain", "mock-dapi"].contains(&service)
+            || context.resolved.nodes.iter().any(|node| node.name == service);
+        watch::Watched {
+            engine: self.engine.clone(),
+            id: id.to_owned(),
+            service: service.to_owned(),
+            log: context.dir.path(&launch::log_file(service)),
+            journal: mock.then(|| launch::journals(context).join(service)),
+            torn_down: self.torn_down.clone(),
+            reports: context.reports.clone(),
+        }
+    }
 }
 
 /// The Compose provider.
 pub struct Compose {
     choice: Choice,
     standing: Option<Standing>,
-    /// What actions left down, and what brings it back.
-    down: BTreeMap<String, ServiceAction>,
+    down: Down,
     loadgen: Option<watch::Loadgen>,
 }
 
@@ -149,7 +173,7 @@ pub async fn connect(flag: Option<String>) -> Result<Docker, RunnerError> {
 pub fn plan_of(
     resolved: &Resolved,
     choice: &Choice,
-    keys: &project::Keys,
+    keys: &super::reference::Keys,
     folders: &project::Folders,
 ) -> Result<Plan, RunnerError> {
     start::fresh_plan(&start::target(resolved, choice, keys, folders, "plan-000000")?)
@@ -159,7 +183,7 @@ impl Compose {
     /// Nothing is started yet.
     #[must_use]
     pub fn new(choice: Choice) -> Self {
-        Self { choice, standing: None, down: BTreeMap::new(), loadgen: None }
+        Self { choice, standing: None, down: Down::default(), loadgen: None }
     }
 
     async fn end(&mut self, context: &mut Context<'_>) -> Result<(), RunnerError> {
@@ -179,6 +203,7 @@ impl Compose {
             standing.lease.release();
             return Ok(());
         }
+        standing.torn_down.store(true, Ordering::Relaxed);
         let ending = Ending::Graceful(END_GRACE);
         let removed = down(&standing.engine, &run, ending, &standing.ledger);
         let removed = context.dispatcher.through(removed).await?.map_err(environment)?;
@@ -218,11 +243,6 @@ impl Provider for Compose {
             && let Err(why) = image::postgres_source(&self.choice.compose.images)
         {
             return Some(format!("this scenario needs Postgres: {why}"));
-        }
-        if devshard.replicas > 1 && !project::is_real(&self.choice) {
-            let why = "replicas of the reference host share one database file, which containers do not have between them; \
-                       use --stack embedded, or real images by --image";
-            return Some(why.to_owned());
         }
         let processes = devshard.participants.saturating_mul(devshard.replicas);
         let routers = if project::routed(resolved, &self.choice) { devshard.participants } else { 0 };
@@ -321,9 +341,7 @@ impl Compose {
             return Some(why.to_owned());
         }
         let devshard = &resolved.scenario.devshard;
-        (devshard.storage == Storage::Postgres || devshard.replicas > 1).then(|| {
-            "this scenario needs Postgres (leases or replicas), which compose/real.yml does not give real images".to_owned()
-        })
+        super::real::replicas_without_postgres(devshard)
     }
 }
 

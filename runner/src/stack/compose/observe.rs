@@ -65,6 +65,12 @@ pub struct Observed {
     pub lines_dropped: u64,
 }
 
+/// Whether a service is one of the stores: nothing of the run depends on it, and no assertion looks at it.
+#[must_use]
+pub fn is_store(service: &str) -> bool {
+    STORES.iter().any(|(name, _)| *name == service)
+}
+
 /// Service and `host:port` of everything with metrics: gateway, every host process, the mocks, each pool node.
 #[must_use]
 pub fn targets(resolved: &Resolved, choice: &Choice) -> Vec<(String, String, String)> {

@@ -15,7 +15,7 @@ use crate::error::RunnerError;
 use crate::stack::Choice;
 use crate::stack::embedded::{DEFECTS, MODEL};
 use crate::stack::real::{PROTOCOL, write_keyring};
-use crate::stack::reference::{CHAIN_ID, Identity, chain_config, random};
+use crate::stack::reference::{CHAIN_ID, Keys, LEASE_RETRY, LEASE_TTL, chain_config};
 
 /// Port of gateway and hosts in their containers.
 pub const SERVICE_PORT: u16 = 8080;
@@ -33,6 +33,8 @@ const POSTGRES_USER: &str = "proofload";
 const POSTGRES_FILE: &str = "postgres.yml";
 /// File that is laid over the others for real Devshard images, and what `--image` calls these.
 const REAL_FILE: &str = "real.yml";
+/// File that is laid over that one for scenarios with Postgres.
+const REAL_POSTGRES_FILE: &str = "real-postgres.yml";
 /// Image of the real gateway.
 pub const GATEWAY_IMAGE: &str = "devshardctl";
 /// Image of the supervisor that starts the real host program.
@@ -51,35 +53,6 @@ pub const HOSTS_MAX: u32 = 80;
 pub const ROUTERS_MAX: u32 = 16;
 /// Nodes that have an address.
 pub const NODES_MAX: usize = 127;
-
-/// Keys of a run.
-pub struct Keys {
-    /// Owner of the escrows.
-    pub creator: Identity,
-    /// Participants.
-    pub hosts: Vec<Identity>,
-    /// Bearer of the gateway's admin routes.
-    pub admin: String,
-}
-
-impl Keys {
-    /// Fresh ones.
-    ///
-    /// # Errors
-    /// [`RunnerError`] when the machine gives no random bytes.
-    pub fn fresh(resolved: &Resolved) -> Result<Self, RunnerError> {
-        let participants = resolved.scenario.devshard.participants;
-        let hosts = (0..participants).map(|_| Identity::fresh()).collect::<Result<_, _>>()?;
-        Ok(Self { creator: Identity::fresh()?, hosts, admin: hex::encode(random::<24>()?) })
-    }
-
-    /// Everything that must not reach a file.
-    #[must_use]
-    pub fn secrets(&self) -> Vec<String> {
-        let hosts = self.hosts.iter().map(|host| host.key_hex.clone());
-        hosts.chain([self.creator.key_hex.clone(), self.admin.clone()]).collect()
-    }
-}
 
 /// Folders of a run as the project sees them.
 #[derive(Clone, Debug)]
@@ -192,19 +165,20 @@ pub fn load(
     for file in &choice.compose.compose_files {
         loader = loader.file(file).map_err(environment)?;
     }
-    if resolved.scenario.devshard.storage == Storage::Postgres {
-        let folder = choice.compose.compose_files.first().and_then(|file| file.parent());
-        let file = folder.unwrap_or(Path::new(".")).join(POSTGRES_FILE);
-        loader = loader.file(&file).map_err(environment)?;
+    let postgres = resolved.scenario.devshard.storage == Storage::Postgres;
+    let folder =
+        choice.compose.compose_files.first().and_then(|file| file.parent()).unwrap_or(Path::new("."));
+    for (laid, name) in [
+        (postgres, POSTGRES_FILE),
+        (is_real(choice), REAL_FILE),
+        (is_real(choice) && postgres, REAL_POSTGRES_FILE),
+        (!choice.compose.observe.is_empty(), observe::FILE),
+    ] {
+        if laid {
+            loader = loader.file(&folder.join(name)).map_err(environment)?;
+        }
     }
-    if is_real(choice) {
-        let folder = choice.compose.compose_files.first().and_then(|file| file.parent());
-        loader = loader.file(&folder.unwrap_or(Path::new(".")).join(REAL_FILE)).map_err(environment)?;
-    }
-    if choice.compose.observe {
-        let folder = choice.compose.compose_files.first().and_then(|file| file.parent());
-        loader = loader.file(&folder.unwrap_or(Path::new(".")).join(observe::FILE)).map_err(environment)?;
-    }
+    loader.profiles.clone_from(&choice.compose.observe);
     loader.variables = variables(resolved, choice, keys, folders);
     loader.groups = groups(resolved, choice, keys, folders)?;
     let mut project = loader.load().map_err(|error| RunnerError::environment(error.to_string()))?;
@@ -286,6 +260,7 @@ fn groups(
             ("DEFECT", defect(choice, &process.service)),
             ("DAPI_PORT", (usize::from(DAPI_PORT) + process.participant).to_string()),
             ("KEYRING", keyring.display().to_string()),
+            ("DATABASE", database(process.participant)),
         ]);
         hosts.push(Copy { name: process.service, variables });
     }
@@ -336,8 +311,11 @@ fn participant_configs(
             "chain_grpc": "mock-chain:9090",
             "chain_rpc": "mock-chain:26657",
             "dapi_grpc": format!("mock-dapi:{}", usize::from(DAPI_PORT) + process.participant),
-            "database": "/data/host.db",
+            // Replicas have one durable copy between them (contract hosts 6.5).
+            "database": format!("/data/{host}.db"),
             "personality": choice.personality,
+            "lease_ttl_ms": LEASE_TTL.as_millis(),
+            "lease_retry_ms": LEASE_RETRY.as_millis(),
         });
         if let Some(url) = postgres.get(&host) {
             config["postgres_url"] = json!(url);
@@ -511,6 +489,21 @@ mod tests {
     }
 
     #[test]
+    fn real_hosts_find_the_database_of_their_participant() {
+        let bin = tempfile::tempdir().unwrap();
+        std::fs::write(bin.path().join(HOST_PROGRAM), "").unwrap();
+        let images = [(GATEWAY_IMAGE, "gw:1"), (HOST_IMAGE, "sup:2"), (POSTGRES, "postgres:16")];
+        let scenario = resolved(|text| text.replace("storage: sqlite", "storage: postgres\n  replicas: 2"));
+        let (project, _folder) = project(&scenario, &choice(&images, Some(bin.path().to_path_buf())));
+        for (service, database) in [("host-1-0", "host_1"), ("host-1-1", "host_1"), ("host-2-0", "host_2")] {
+            let host = &project.services[service];
+            assert_eq!(host.environment["PGDATABASE"].as_deref(), Some(database));
+            assert_eq!(host.environment["DEVSHARD_REQUIRE_POSTGRES"].as_deref(), Some("true"));
+            assert_eq!(host.depends_on[POSTGRES].condition, Condition::ServiceHealthy);
+        }
+    }
+
+    #[test]
     fn replicas_are_services_behind_a_router_with_a_database_for_each_participant() {
         let scenario = resolved(|text| text.replace("storage: sqlite", "storage: postgres\n  replicas: 2"));
         let (project, folder) = project(&scenario, &choice(&[(POSTGRES, "postgres:16")], None));
@@ -520,12 +513,30 @@ mod tests {
         assert_eq!(host.depends_on[POSTGRES].condition, Condition::ServiceHealthy);
         let read = |name: &str| std::fs::read_to_string(folder.path().join("work").join(name)).unwrap();
         assert!(read("host-2-1.json").contains("postgres://proofload@postgres:5432/host_2"));
+        // One file for both, in a volume that both see.
+        for process in ["host-2-0", "host-2-1"] {
+            assert!(read(&format!("{process}.json")).contains("\"database\": \"/data/host-2.db\""));
+            let mount =
+                project.services[process].mounts.iter().find(|mount| mount.target == "/data").unwrap();
+            assert!(matches!(&mount.source, MountSource::Volume { key, .. } if key == "host-data"));
+        }
         assert_eq!(read("postgres-init.sql").lines().count(), 3);
         assert!(read("router-2.json").contains("host-2-0:8080"));
         // One key for both processes of a participant, another for the next one.
         let key = |service: &str| project.services[service].environment["PROOFLOAD_HOST_KEY"].clone();
         assert_eq!(key("host-2-0"), key("host-2-1"));
         assert_ne!(key("host-1-0"), key("host-2-1"));
+    }
+
+    #[test]
+    fn one_store_alone_can_be_asked_for_and_is_no_service_of_the_run() {
+        let mut choice = choice(&[("prometheus", "own/prometheus:1")], None);
+        choice.compose.observe = vec!["prometheus".to_owned()];
+        let (project, _folder) = project(&resolved(|text| text), &choice);
+        let stores: Vec<&String> = project.services.keys().filter(|name| observe::is_store(name)).collect();
+        assert_eq!(stores, ["prometheus"]);
+        assert_eq!(project.services["prometheus"].image.as_deref(), Some("own/prometheus:1"));
+        assert!(!project.services.keys().any(|name| ["loki", "jaeger"].contains(&name.as_str())));
     }
 
     #[test]

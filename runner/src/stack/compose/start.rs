@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use compose_engine::clock;
@@ -14,7 +15,7 @@ use compose_engine::lease::{Lease, Liveness};
 use compose_engine::ledger::Ledger;
 use compose_engine::observed::Observed;
 use compose_engine::plan::{Op, Plan, Step as PlanStep, plan};
-use compose_engine::preflight::{Needs, check};
+use compose_engine::preflight::{Needs, check, left_out};
 use compose_engine::queue::{Capacity, Place};
 use compose_engine::ready::NetProber;
 use compose_engine::subnet::routes;
@@ -27,7 +28,7 @@ use serde_json::json;
 
 use super::lease::{self, Held};
 use super::observe;
-use super::project::{self, CONTROL_PORT, Folders, Keys, POSTGRES, SERVICE_PORT, postgres_urls};
+use super::project::{self, CONTROL_PORT, Folders, POSTGRES, SERVICE_PORT, postgres_urls};
 use super::{Compose, EXPIRY_S, KEEP_S, Standing, connect, environment, image, watch};
 use crate::collect::ask::Ask;
 use crate::collect::counters::Counters;
@@ -36,6 +37,7 @@ use crate::collect::{Escrows, HostSurface, Surfaces};
 use crate::control::Control;
 use crate::error::RunnerError;
 use crate::stack::embedded::{MODEL, PROGRAMS};
+use crate::stack::reference::{Keys, LEASE_TTL};
 use crate::stack::{Choice, Context, LOADGEN, Running, launch};
 
 /// What a run needs of the machine: images and volumes, files, the containers' memory.
@@ -111,7 +113,7 @@ pub fn target(
     let project = project::load(resolved, choice, keys, folders)?;
     let six = run_id.rsplit('-').next().unwrap_or(run_id);
     let name = run_project(&resolved.scenario.name, six);
-    if choice.compose.observe {
+    if !choice.compose.observe.is_empty() {
         let path = folders.work.join("prometheus.yml");
         let text = observe::scrape_config(resolved, choice, &name).to_string();
         std::fs::write(&path, text)
@@ -193,6 +195,9 @@ impl Compose {
         let folders = self.lay_images(context)?;
         let run_id = context.dir.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let target = target(resolved, &self.choice, &keys, &folders, &run_id)?;
+        for text in left_out(&about, &target) {
+            context.dispatcher.log(EventKind::Note { text })?;
+        }
         let socket =
             compose_engine::engine::place::Surroundings::of_process(self.choice.compose.engine.clone());
         let socket = socket.choose().map_err(|e| environment(e.into()))?.socket;
@@ -221,6 +226,7 @@ impl Compose {
             place,
             up: Up::default(),
             watchers: BTreeMap::new(),
+            torn_down: Arc::default(),
         };
         self.standing = Some(standing);
         self.execute(&steps, context).await?;
@@ -295,18 +301,13 @@ impl Compose {
         context.dispatcher.log(EventKind::Note { text: format!("images: {images:?}") })?;
         context.dir.write_json(IMAGES_FILE, &images_of(&standing.target, &standing.up))?;
         for (service, seen) in &standing.up.seen {
-            let watched = watch::Watched {
-                engine: standing.engine.clone(),
-                id: seen.id.clone(),
-                service: service.clone(),
-                log: context.dir.path(&launch::log_file(service)),
-                reports: context.reports.clone(),
-            };
+            let watched = standing.watched(service, &seen.id, context);
             let watcher = context.dispatcher.through(watch::follow(watched, seen)).await?;
             standing.watchers.insert(service.clone(), watcher);
         }
         let services: Vec<String> = standing.up.seen.keys().cloned().collect();
-        for service in services {
+        // A store that was said to be ready would be looked for among the services that must stay so.
+        for service in services.into_iter().filter(|service| !observe::is_store(service)) {
             self.said_ready(&service, context).await?;
         }
         Ok(())
@@ -382,7 +383,7 @@ impl Compose {
             openai,
             dapi: Some(control("mock-dapi")?),
             chain: Some(control("mock-chain")?),
-            journal: None,
+            journal: Some(launch::journals(context)),
             counters: Counters::default(),
         };
         let real = project::is_real(&self.choice);
@@ -403,10 +404,8 @@ impl Compose {
             requests_max: resolved.requests_max,
             perf_db: None,
         };
-        // Nothing of the run depends on the stores beside it.
-        let store = |service: &String| observe::STORES.iter().any(|(name, _)| name == service);
         let services = up.into_iter().flat_map(|up| up.seen.keys());
-        let required = services.filter(|service| !store(service)).cloned().collect();
+        let required = services.filter(|service| !observe::is_store(service)).cloned().collect();
         Ok(Running {
             surfaces,
             mocks,
@@ -417,7 +416,8 @@ impl Compose {
                 .and_then(|up| up.seen.get(POSTGRES)?.addresses.values().next().copied())
                 .map(|ip| postgres_urls(resolved, &ip.to_string()))
                 .unwrap_or_default(),
-            lease_ttl: None,
+            // Images of yours have their own, half an hour by default.
+            lease_ttl: (!real).then_some(LEASE_TTL),
             waits_s: (0, 0),
         })
     }
@@ -447,13 +447,7 @@ impl Compose {
             Ok::<_, compose_engine::error::EngineError>((attached, seen))
         });
         let (attached, seen) = looked.await?.map_err(|error| environment(error.into()))?;
-        let watched = watch::Watched {
-            engine: standing.engine.clone(),
-            id,
-            service: LOADGEN.to_owned(),
-            log: context.dir.path(&launch::log_file(LOADGEN)),
-            reports: context.reports.clone(),
-        };
+        let watched = standing.watched(LOADGEN, &id, context);
         let followed = watch::Loadgen::follow(watched, attached, &seen);
         let (loadgen, watcher) = context.dispatcher.through(followed).await?;
         standing.watchers.insert(LOADGEN.to_owned(), watcher);

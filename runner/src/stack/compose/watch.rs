@@ -5,13 +5,16 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use compose_engine::clock;
 use compose_engine::engine::docker::Docker;
 use compose_engine::engine::{Attached, ContainerSeen, Engine, LogAsk, Output};
+use compose_engine::images;
 use compose_engine::logs::{Line, Lines};
 use futures_util::StreamExt;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -25,6 +28,10 @@ use crate::guard::{LINE_LEN_MAX, Report};
 const RETRY: Duration = Duration::from_millis(300);
 /// Tries before a container counts as lost.
 const TRIES_MAX: u32 = 200;
+/// Where mocks write their logs in their containers (compose/devshard.yml).
+const JOURNAL_INSIDE: &str = "/data/journal";
+/// How long bringing such a journal may take.
+const JOURNAL_LIMIT: Duration = Duration::from_secs(10);
 /// How long the last lines may take after the end of a container.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
@@ -48,7 +55,29 @@ pub(super) struct Watched {
     pub(super) id: String,
     pub(super) service: String,
     pub(super) log: PathBuf,
+    /// Folder for what a mock has written down in its container; none for other services.
+    pub(super) journal: Option<PathBuf>,
+    /// Whether ends belong to the teardown.
+    pub(super) torn_down: Arc<AtomicBool>,
     pub(super) reports: mpsc::Sender<Report>,
+}
+
+impl Watched {
+    /// Brings a mock's journal out of its container, bounded. What can't be had is missed by whoever reads it.
+    async fn bring_journal(&self) {
+        let Some(folder) = self.journal.as_ref().filter(|_| !self.torn_down.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let answer =
+            tokio::time::timeout(JOURNAL_LIMIT, self.engine.download(&self.id, JOURNAL_INSIDE)).await;
+        let Ok(Ok(tar)) = answer else { return };
+        let files = images::unpack(&tar).unwrap_or_default();
+        for (name, bytes) in files {
+            // Names are those of files in one folder; nothing of the container's choosing leads elsewhere.
+            let Some(name) = Path::new(&name).file_name() else { continue };
+            drop(std::fs::create_dir_all(folder).and_then(|()| std::fs::write(folder.join(name), bytes)));
+        }
+    }
 }
 
 /// Reports the start of a container and follows it to its end. `seen` is the look after its start.
@@ -145,6 +174,7 @@ async fn run(watched: Watched, pid: u32, from_ns: i128) {
         match watched.engine.inspect(&watched.id).await {
             Ok(seen) if seen.ended() => {
                 drop(tokio::time::timeout(LAST_LINES, writer.read(false)).await);
+                watched.bring_journal().await;
                 exited(&watched, pid, Some(&seen)).await;
                 return;
             }

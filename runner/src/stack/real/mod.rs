@@ -11,7 +11,7 @@ mod start;
 
 use evidence::run::Stack;
 use evidence::snapshot::ProcessIdentity;
-use scenario::model::{Resolved, ServiceAction, Storage};
+use scenario::model::{Devshard, Resolved, ServiceAction, Storage};
 
 use super::fleet::Fleet;
 use super::ports::Ports;
@@ -22,6 +22,17 @@ use crate::error::RunnerError;
 pub const DEVSHARD: &str = "real";
 /// Programs of ours on this stack.
 const PROGRAMS: [&str; 5] = ["loadgen", "mock-chain", "mock-dapi", "mock-openai", "ref-router"];
+
+/// Why real hosts can't be replicas of each other without Postgres.
+#[must_use]
+pub(super) fn replicas_without_postgres(devshard: &Devshard) -> Option<String> {
+    let alone = devshard.storage == Storage::Sqlite && devshard.replicas > 1;
+    alone.then(|| {
+        "replicas of one participant share their Postgres: real hosts on SQLite know nothing of each other and own no \
+         leases; set `storage: postgres`"
+            .to_owned()
+    })
+}
 
 /// The provider.
 #[derive(Debug)]
@@ -67,12 +78,7 @@ impl Provider for Real {
         }
         let devshard = &resolved.scenario.devshard;
         match devshard.storage {
-            Storage::Sqlite if devshard.replicas > 1 => {
-                let text = "replicas of one participant share their Postgres: real hosts on SQLite know nothing of each \
-                            other and own no leases; set `storage: postgres`";
-                Some(text.to_owned())
-            }
-            Storage::Sqlite => None,
+            Storage::Sqlite => replicas_without_postgres(devshard),
             Storage::Postgres => {
                 let found = postgres::find(|name| std::env::var(name).ok());
                 found.err().map(|why| {

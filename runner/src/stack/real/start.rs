@@ -2,22 +2,19 @@
 //! (contract gateway 1.1 and 1.2, contract mocks 1.4 and 5.3).
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use evidence::event::EventKind;
-use evidence::redact::Redactor;
-use scenario::model::{Resolved, Storage};
 use serde_json::{Value, json};
 use wire::keyring::{RANDOM_BYTES, TEST_FOLDER, test_backend_files};
 use wire::keys::PrivateKey;
 
+use super::super::cast::{Cast, Member, Participant};
 use super::super::embedded::{MODEL, write_work};
 use super::super::fleet::{Probe, answering};
 use super::super::mocks::MockSet;
-use super::super::postgres::{self, Databases};
-use super::super::reference::{CHAIN_ID, Identity, chain_config, random};
+use super::super::reference::{CHAIN_ID, Identity, Keys, random};
 use super::super::{Context, Running, launch};
 use super::Real;
 use super::programs::{PROTOCOL, Theirs, look};
@@ -26,21 +23,6 @@ use crate::collect::{Escrows, HostSurface, Surfaces};
 use crate::error::RunnerError;
 use crate::guard::Spawn;
 use crate::life::preflight::{Finding, host_rate};
-
-/// A process and its leased address.
-struct Member {
-    service: String,
-    address: SocketAddrV4,
-}
-
-/// A participant: its key, its processes, and the router in front of them. Gateway and hosts write
-/// `/devshard/<version>`, which a bare host does not know: a router is needed for one process, too.
-struct Participant {
-    host: String,
-    identity: Identity,
-    replicas: Vec<Member>,
-    router: Member,
-}
 
 /// What every program of others is started with.
 struct Stage<'a> {
@@ -63,44 +45,23 @@ impl Real {
             context.dispatcher.view.line(&format!("warning: {}", rate.text));
             context.dispatcher.log(EventKind::Note { text: rate.text })?;
         }
-        let creator = Identity::fresh()?;
-        let admin_key = hex::encode(random::<24>()?);
-        let participants = self.participants(resolved)?;
-        let keys = participants.iter().map(|one| one.identity.key_hex.clone());
-        let mut secrets: Vec<String> = keys.chain([creator.key_hex.clone(), admin_key.clone()]).collect();
-        let source = match resolved.scenario.devshard.storage {
-            Storage::Sqlite => None,
-            Storage::Postgres => {
-                Some(postgres::find(|name| std::env::var(name).ok()).map_err(RunnerError::CannotDo)?)
-            }
-        };
-        secrets.extend(source.iter().flat_map(Databases::secrets));
-        context.dir.set_redactor(Redactor::new(secrets));
-        let urls = match source {
-            Some(source) => {
-                let hosts: Vec<&str> = participants.iter().map(|one| one.host.as_str()).collect();
-                self.fleet.open_databases(context, source, &hosts).await?
-            }
-            None => BTreeMap::new(),
-        };
+        // Gateway and hosts write `/devshard/<version>`, which a bare host does not know: a lone process needs a router.
+        let cast = Cast::assemble(&mut self.fleet, &mut self.ports, true, context).await?;
         let ask = Ask::new().map_err(RunnerError::environment)?;
         let mocks = MockSet::lease(&mut self.ports, resolved)?;
-        // The chain knows every participant's address before anything runs: all ports are leased.
-        let owners: Vec<Identity> = participants.iter().map(|one| one.identity.clone()).collect();
-        let known = participants.iter().map(|one| (one.identity.address.clone(), one.url())).collect();
-        let chain = chain_config(resolved, &creator, &owners, &known);
+        let chain = cast.chain(resolved);
         mocks.start(&mut self.fleet, context, chain, |_| Vec::new()).await?;
         let stage = Stage { theirs: &theirs, mocks: &mocks, http: ask.client() };
-        let hosts = self.hosts(context, &stage, &participants).await?;
-        let gateway = self.gateway(context, &stage, &creator, &admin_key).await?;
-        let build = build_of(&ask, &gateway, &admin_key).await;
+        let hosts = self.hosts(context, &stage, &cast.participants).await?;
+        let gateway = self.gateway(context, &stage, &cast.keys).await?;
+        let build = build_of(&ask, &gateway, &cast.keys.admin).await;
         note_ready(context, "gateway", &build)?;
         Ok(Running {
             mocks: mocks.controls(&ask, launch::journals(context)),
             surfaces: Surfaces {
                 ask,
                 gateway,
-                admin_key,
+                admin_key: cast.keys.admin,
                 hosts,
                 session_prefix: String::new(),
                 escrows: Escrows::first(resolved.scenario.devshard.escrows),
@@ -110,27 +71,11 @@ impl Real {
             node_urls: mocks.node_urls(),
             // The build has its own, half an hour by default.
             lease_ttl: None,
-            postgres: urls,
+            postgres: cast.postgres,
             model: MODEL.to_owned(),
             required: self.fleet.services.iter().map(|spawn| spawn.service.clone()).collect(),
             waits_s: (0, 0),
         })
-    }
-
-    fn participants(&mut self, resolved: &Resolved) -> Result<Vec<Participant>, RunnerError> {
-        let devshard = &resolved.scenario.devshard;
-        let mut participants = Vec::new();
-        for index in 0..devshard.participants {
-            let host = format!("host-{index}");
-            let mut replicas = Vec::new();
-            for replica in 0..devshard.replicas {
-                let service = if devshard.replicas > 1 { format!("{host}-{replica}") } else { host.clone() };
-                replicas.push(Member { service, address: self.ports.lease()? });
-            }
-            let router = Member { service: format!("router-{index}"), address: self.ports.lease()? };
-            participants.push(Participant { host, identity: Identity::fresh()?, replicas, router });
-        }
-        Ok(participants)
     }
 
     async fn hosts(
@@ -206,12 +151,10 @@ impl Real {
         context: &mut Context<'_>,
         participant: &Participant,
     ) -> Result<(), RunnerError> {
-        let upstreams: Vec<String> =
-            participant.replicas.iter().map(|replica| replica.address.to_string()).collect();
-        let router = &participant.router;
+        let Some(router) = &participant.router else { return Ok(()) };
         let config = json!({
             "listen": router.address.to_string(),
-            "upstreams": upstreams,
+            "upstreams": participant.upstreams(),
             "strip_prefix": format!("/devshard/{PROTOCOL}"),
         });
         let args = vec!["--config".to_owned(), write_work(context, &router.service, &config)?];
@@ -227,8 +170,7 @@ impl Real {
         &mut self,
         context: &mut Context<'_>,
         stage: &Stage<'_>,
-        creator: &Identity,
-        admin_key: &str,
+        keys: &Keys,
     ) -> Result<String, RunnerError> {
         const KEY_ENV: &str = "DEVSHARD_PRIVATE_KEY";
         let member = Member { service: "gateway".to_owned(), address: self.ports.lease()? };
@@ -246,8 +188,8 @@ impl Real {
             ("DEVSHARD_CHAIN_ID", CHAIN_ID.to_owned()),
             ("DEVSHARD_MODEL", MODEL.to_owned()),
             ("DEVSHARDS_JSON", escrows.to_string()),
-            (KEY_ENV, creator.key_hex.clone()),
-            ("DEVSHARD_ADMIN_API_KEY", admin_key.to_owned()),
+            (KEY_ENV, keys.creator.key_hex.clone()),
+            ("DEVSHARD_ADMIN_API_KEY", keys.admin.clone()),
             ("DEVSHARD_ALLOW_PRIVATE_ADDRESSES", "true".to_owned()),
         ];
         let env = env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -275,12 +217,6 @@ impl Real {
         let program = program.to_path_buf();
         let spawn = Spawn { service, program, args, env, log, user: None, stdout_to_log: true };
         self.fleet.spawn(context, spawn).await
-    }
-}
-
-impl Participant {
-    fn url(&self) -> String {
-        format!("http://{}", self.router.address)
     }
 }
 
