@@ -26,33 +26,72 @@ pub struct PackedHistogram {
 
 impl From<&Histogram> for PackedHistogram {
     fn from(histogram: &Histogram) -> Self {
-        let mut bytes = Vec::new();
-        let mut before = 0;
-        for bucket in histogram.buckets() {
-            let place = place_of(bucket.low_us);
-            push(&mut bytes, place - before);
-            push(&mut bytes, bucket.count);
-            before = place;
-        }
+        let places = histogram.buckets().map(|bucket| (place_of(bucket.low_us), bucket.count));
         let extremes = histogram.min_us().zip(histogram.max_us());
         Self {
             exact: extremes.map(|(min_us, max_us)| (histogram.sum_us(), min_us, max_us)),
             over_range: histogram.over_range(),
-            bytes: bytes.into_boxed_slice(),
+            bytes: written(places),
         }
     }
+}
+
+impl PackedHistogram {
+    /// Adds all values of another one, bucket by bucket: hundreds of windows are merged while requests fall due.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.bytes = merged(self.places(), other.places());
+        self.over_range = self.over_range.saturating_add(other.over_range);
+        self.exact = match (self.exact, other.exact) {
+            (Some(own), Some(their)) => {
+                Some((own.0.saturating_add(their.0), own.1.min(their.1), own.2.max(their.2)))
+            }
+            (own, their) => own.or(their),
+        };
+    }
+
+    /// Ordinals of the buckets that hold something, ascending, and their counts.
+    fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        let (mut rest, mut place) = (&*self.bytes, 0);
+        std::iter::from_fn(move || {
+            place += pull(&mut rest)?;
+            Some((place, pull(&mut rest)?))
+        })
+    }
+}
+
+/// Ordinal of a bucket, and how many values it holds.
+type Place = (u64, u64);
+
+/// The buckets of two histograms, ascending.
+fn merged(left: impl Iterator<Item = Place>, right: impl Iterator<Item = Place>) -> Box<[u8]> {
+    let (mut left, mut right) = (left.peekable(), right.peekable());
+    written(std::iter::from_fn(|| match (left.peek().copied(), right.peek().copied()) {
+        (Some((place, count)), Some((same, more))) if place == same => {
+            left.next();
+            right.next();
+            Some((place, count.saturating_add(more)))
+        }
+        (Some((place, _)), Some((later, _))) if place < later => left.next(),
+        (Some(_), None) => left.next(),
+        _ => right.next(),
+    }))
+}
+
+fn written(places: impl Iterator<Item = Place>) -> Box<[u8]> {
+    let (mut bytes, mut before) = (Vec::new(), 0);
+    for (place, count) in places {
+        push(&mut bytes, place - before);
+        push(&mut bytes, count);
+        before = place;
+    }
+    bytes.into_boxed_slice()
 }
 
 impl From<&PackedHistogram> for Histogram {
     fn from(packed: &PackedHistogram) -> Self {
         let mut histogram = Self::new();
         let Some((sum_us, min_us, max_us)) = packed.exact else { return histogram };
-        let mut rest = &*packed.bytes;
-        let mut place = 0;
-        while let (Some(step), Some(count)) = (pull(&mut rest), pull(&mut rest)) {
-            place += step;
-            histogram.record_n(low_of(place), count);
-        }
+        packed.places().for_each(|(place, count)| histogram.record_n(low_of(place), count));
         if packed.over_range > 0 {
             histogram.record_n(max_us, packed.over_range);
         }
@@ -147,6 +186,22 @@ mod tests {
             let written = serde_json::to_string(&histogram).unwrap();
             prop_assert_eq!(&serde_json::to_string(&packed).unwrap(), &written);
             prop_assert_eq!(serde_json::from_str::<PackedHistogram>(&written).unwrap(), packed);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn merged_is_what_saw_both(
+            left in prop::collection::vec((any::<u64>(), 0_u32..64), 0..60),
+            right in prop::collection::vec((any::<u64>(), 0_u32..64), 0..60),
+        ) {
+            let of = |draws: &[(u64, u32)]| draws.iter().map(|(draw, bits)| draw >> bits).collect::<Histogram>();
+            let (mut whole, other) = (of(&left), of(&right));
+            let mut merged = PackedHistogram::from(&whole);
+            merged.merge(&PackedHistogram::from(&other));
+            whole.merge(&other);
+            prop_assert_eq!(&merged, &PackedHistogram::from(&whole));
+            prop_assert_eq!(&Histogram::from(&merged), &whole);
         }
     }
 

@@ -102,12 +102,14 @@ impl Latency {
 
     /// Adds all values of another one; closed only when both are, because the newest window is still recorded into.
     fn merge(&mut self, other: &Self) {
+        if let (Self::Closed { packed, .. }, Self::Closed { packed: theirs, late }) = (&mut *self, other) {
+            packed.merge(theirs);
+            late.iter().for_each(|latency_us| self.record(*latency_us));
+            return;
+        }
         let mut values = self.values().into_owned();
         values.merge(&other.values());
-        *self = match (&self, other) {
-            (Self::Closed { .. }, Self::Closed { .. }) => Self::closed(&values),
-            _ => Self::Open(values),
-        };
+        *self = Self::Open(values);
     }
 }
 
