@@ -27,6 +27,8 @@ runs() { # part, count, folder of the programs
   local files=(scenarios/*.yaml)
   for ((number = 0; number < count; number++)); do
     local file=${files[number % ${#files[@]}]} seed=$((1000 + number * 7919)) code=0
+    # Ids that a file lists are those of its own seed.
+    if grep -q 'ids: \[' "$file"; then seed=$(sed -n 's/^seed: *//p' "$file"); fi
     "$bin/runner" run "$file" --seed "$seed" --quiet --results "$results" >"$out/$part.last" 2>&1 || code=$?
     ended[$code]=$((${ended[$code]:-0} + 1))
     total=$((total + 1))
@@ -40,7 +42,7 @@ runs() { # part, count, folder of the programs
   done
   rm -rf "$results"
   list="pass ${ended[0]:-0}, fail ${ended[1]:-0}, invalid ${ended[3]:-0}, unknown ${ended[4]:-0}"
-  list+=", environment ${ended[5]:-0}, internal ${ended[70]:-0}"
+  list+=", environment ${ended[5]:-0}, internal ${ended[70]:-0}, refused ${ended[2]:-0}"
   row "$part" "$total runs over $((total < ${#files[@]} ? total : ${#files[@]})) of ${#files[@]} scenarios" "$list"
   [ "${ended[1]:-0}" = 0 ] && [ "${ended[70]:-0}" = 0 ]
 }

@@ -104,6 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         writer,
         halt: Arc::clone(&halt),
         observer: Box::new(|_| {}),
+        pulse: None,
     });
     let route = Route { target, head, protocol: &OpenAiChat, limits, keep: KeepAlive::Reuse, transport };
     let mut reactor =

@@ -27,6 +27,7 @@ pub mod plan_source;
 pub mod profile;
 pub mod progress;
 pub mod protocol;
+pub mod pulse;
 pub mod record_writer;
 pub mod result;
 pub mod run;

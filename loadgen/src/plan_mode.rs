@@ -27,6 +27,7 @@ use crate::job;
 use crate::plan_source::PlanSource;
 use crate::progress::{self, Printer};
 use crate::protocol::openai_chat::OpenAiChat;
+use crate::pulse::{self, Pulse};
 use crate::record_writer::{Overflow, RecordWriter, WriteFailed};
 use crate::supervisor::{self, Command, Wanted};
 use crate::target::Target;
@@ -60,6 +61,7 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
         .enable_all()
         .build()
         .map_err(|error| LoadgenError::Environment(format!("the runtime can't start: {error}")))?;
+    let pulse = Arc::new(Pulse::default());
     let (printer, printer_end) = Printer::start()
         .map_err(|error| LoadgenError::Environment(format!("no thread for the pipe: {error}")))?;
     let halt = Arc::new(Halt::default());
@@ -75,6 +77,7 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
         writer,
         halt: Arc::clone(&halt),
         observer: Box::new(move |line| observer.progress(line)),
+        pulse: Some(Arc::clone(&pulse)),
     };
     let ca = job.ca.as_ref().map(PathBuf::from);
     let transport = Transport::new(&target, &Options { ca, insecure: job.insecure, ..Options::default() })?;
@@ -92,7 +95,7 @@ fn try_run(job_file: &Path) -> Result<Outcome, LoadgenError> {
     };
     let result = LocalSet::new().block_on(&runtime, async {
         let commands = read_commands()?;
-        drive(engine, &job, (clock, halt), printer, (commands, write_failed, ready)).await
+        drive(engine, &job, (clock, halt, pulse), printer, (commands, write_failed, ready)).await
     });
     printer_end.wait();
     result
@@ -103,7 +106,7 @@ type Inputs = (mpsc::Receiver<Command>, WriteFailed, LoadgenLine);
 async fn drive(
     engine: PlanThread,
     job: &LoadgenJob,
-    (clock, halt): (Clock, Arc<Halt>),
+    (clock, halt, pulse): (Clock, Arc<Halt>, Arc<Pulse>),
     printer: Printer,
     (commands, write_failed, ready): Inputs,
 ) -> Result<Outcome, LoadgenError> {
@@ -119,6 +122,7 @@ async fn drive(
         halt: Arc::clone(&halt),
         drain: job.limits.drain.duration(),
     }));
+    let watching = tokio::task::spawn_local(pulse::watch(Arc::clone(&pulse), clock));
     printer.print(ready).await;
     let mut next = 0;
     let mut result = Ok(());
@@ -135,6 +139,7 @@ async fn drive(
     if result.is_ok() {
         result = engine.write_rest().await;
     }
+    watching.abort();
     supervisor.abort();
     let failed = supervisor.await.ok();
     let wall_us = clock.now_us();
@@ -151,7 +156,7 @@ async fn drive(
             records: written.records,
             records_dropped: written.dropped,
             partial: halt.is_stopped(),
-            health: tally.health(wall_us),
+            health: tally.health(wall_us, Some(pulse.stalled_us())),
         })
         .await;
     Ok(match halt.reason() {

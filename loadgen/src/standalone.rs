@@ -161,6 +161,7 @@ fn try_run(flags: &Flags) -> Result<Outcome, LoadgenError> {
         writer,
         halt: Arc::clone(&halt),
         observer: Box::new(report),
+        pulse: None,
     };
     let options =
         Options { http: flags.http, ca: flags.ca.clone(), insecure: flags.insecure, ..Options::default() };

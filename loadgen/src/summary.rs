@@ -33,7 +33,7 @@ pub fn text(tally: &Tally, wall_us: u64, partial: bool) -> String {
     put("total latency of successes", &percentiles(&tally.latency));
     put("lateness (released to sent)", &percentiles(&tally.lateness));
     put("reconnects", &tally.reconnected.to_string());
-    let health = tally.health(wall_us);
+    let health = tally.health(wall_us, None);
     let share = health.cpu_us.saturating_mul(100).checked_div(wall_us).unwrap_or_default();
     put("generator", &format!("{share} % of one core, {} MB", health.rss_bytes / 1_000_000));
     out.push_str("Latencies count from the planned instant: in a closed loop, when the slot became free.\n");

@@ -68,9 +68,9 @@ impl Tally {
         }
     }
 
-    /// Health of the generator at this moment.
+    /// Health of the generator at this moment; how long it was stalled where somebody watches.
     #[must_use]
-    pub fn health(&self, wall_us: u64) -> GeneratorHealth {
+    pub fn health(&self, wall_us: u64, stalled_us: Option<u64>) -> GeneratorHealth {
         let usage = health::Usage::now();
         GeneratorHealth {
             cpu_us: usage.cpu_us,
@@ -82,6 +82,7 @@ impl Tally {
             open_fds: usage.open_fds,
             ports_exhausted: self.count(ClientClass::GeneratorPorts),
             fds_exhausted: self.count(ClientClass::GeneratorFds),
+            stalled_us,
         }
     }
 }

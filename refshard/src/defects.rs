@@ -1,6 +1,9 @@
 //! Every planted defect of the reference stack, with what it must trip (selftest, layer M). A program built
 //! without the feature `planted-defects` has none of them and no flag for them.
 
+#[cfg(feature = "planted-defects")]
+use crate::logline::{Level, LogLine};
+
 /// Which program has a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
@@ -50,8 +53,9 @@ pub const PLANTED: &[Planted] = &[
     gateway("record-failed-on-200", "every seventh success is accounted as failed", &["A2", "A11"]),
     gateway("timeout-on-success", "every seventh JSON success is answered 504", &["A2", "A11"]),
     gateway("slow-answers", "every answer comes 400 ms late", &["T"]),
-    host("drop-finish", "never publishes the finish of an id that is a multiple of 7", &["A1", "A6"]),
-    host("orphan-receipt", "executes nothing for every tenth id after its receipt", &["A6"]),
+    gateway("slow-end", "answers of the last step come 400 ms late", &["T"]),
+    host("drop-finish", "never publishes every seventh finish", &["A1", "A6"]),
+    host("orphan-receipt", "executes nothing for every tenth inference after its receipt", &["A6"]),
     host("foreign-finish", "proposes every eighth finish also for another session", &["A6"]),
     host("double-validation", "publishes every validation under a second signature too", &["A5"]),
     host("ignore-lease", "validates what another replica has leased", &["A5"]),
@@ -62,10 +66,18 @@ pub const PLANTED: &[Planted] = &[
     host("rewritten-step", "shows another signature of the user at multiples of 7", &["A7"]),
     host("stuck-inflight", "the in-flight gauge never falls below 1 after the first request", &["A8"]),
     host("deaf", "forgets the chain's events after its first block", &["A9"]),
-    host("silent-death", "the process ends by itself after forty chats", &["A9"]),
+    host("silent-death", "the process ends by itself when it has nothing to do", &["A9"]),
     host("flapping-health", "is unwell for three seconds from its tenth chat on", &["A9"]),
-    host("unlocked-call", "calls a known node without an acquisition for every fifth id", &["A11"]),
+    host("unlocked-call", "calls a known node without an acquisition every fifth time", &["A11"]),
 ];
+
+/// Says in the program's log that a planted defect took effect; the self-test counts these lines.
+#[cfg(feature = "planted-defects")]
+pub(crate) fn took_effect(defect: &impl clap::ValueEnum) {
+    let value = defect.to_possible_value();
+    let name = value.as_ref().map_or("", |value| value.get_name());
+    LogLine::new(Level::Info, "planted defect took effect").field("defect", name).emit();
+}
 
 #[cfg(test)]
 mod tests {

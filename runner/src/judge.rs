@@ -90,7 +90,7 @@ pub fn conclude(
 fn apply(judged: &mut Judgement, known: &Known) -> Outcome {
     let verdict = judged.assertions.verdict;
     let Some(findings) = &known.findings else { return verdict };
-    let report = verdict::known::compare(&judged.assertions, findings, &clock::today(), known.accept);
+    let report = verdict::known::compare(judged, findings, &clock::today(), known.accept);
     let outcome = if report.accepted { verdict::known::outcome_without(&judged.assertions) } else { verdict };
     judged.summary.known = Some(report);
     judged.summary.exit_code = outcome.code();

@@ -90,7 +90,7 @@ pub struct KnownEntry {
     pub finding: KnownFinding,
     /// What became of it.
     pub state: KnownState,
-    /// Witnesses that it takes, among those that were kept.
+    /// Witnesses that it takes, kept or not.
     pub count: u64,
 }
 
@@ -99,7 +99,7 @@ pub struct KnownEntry {
 pub struct KnownReport {
     /// Entries in the order of the file.
     pub entries: Vec<KnownEntry>,
-    /// Witnesses that no valid entry takes, those included that were counted and not kept.
+    /// Witnesses that no valid entry takes, kept or not.
     pub new: u64,
     /// The run ends as if the known findings had not been there (`--accept-known`, and nothing is new).
     pub accepted: bool,

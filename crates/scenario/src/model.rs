@@ -238,6 +238,9 @@ pub struct Minimum {
     /// Escrows that the chain settled during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<u64>,
+    /// Chats taken by host processes that an action started: they went on with sessions that they found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<u64>,
     /// In a search: lowest concurrency that must pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,

@@ -96,6 +96,9 @@ pub struct GeneratorHealth {
     pub ports_exhausted: u64,
     /// Requests that failed for lack of file descriptors.
     pub fds_exhausted: u64,
+    /// Time in which the process was due and did not get to run, microseconds; `None` where nobody watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalled_us: Option<u64>,
 }
 
 /// A line from loadgen.

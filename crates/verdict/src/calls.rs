@@ -219,7 +219,7 @@ impl<'a> CallFold<'a> {
     pub(crate) fn new(run: &'a RunInfo, ids: &'a Ids, joined: &'a JoinedRows, hits: &Hits, cap: u64) -> Self {
         let mut places: BTreeMap<Name, Table<NonZeroU32>> = BTreeMap::new();
         let mut claims: HashMap<(Name, u64), Vec<u32>> = HashMap::new();
-        for (call, place) in joined.all_calls().iter().zip(1..) {
+        for (call, place) in joined.all_calls().zip(1..) {
             let Some(mark) = NonZeroU32::new(place) else { break };
             let of_node = places.entry(call.node).or_insert_with(|| Table::new(cap));
             if let Some(first) = of_node.insert(call.call, mark) {
@@ -289,8 +289,8 @@ impl<'a> CallFold<'a> {
         let places = self.claims.get(&(node, line.call)).map_or(&only[..], Vec::as_slice);
         let rule = line.rule.as_deref();
         for place in places.iter().copied() {
-            let Some(call) = self.joined.all_calls().get(place as usize) else { continue };
-            if call.nonce() == line.seed && call.status == line.status && names.maybe(call.rule) == rule {
+            let Some(call) = self.joined.call_at(place as usize) else { continue };
+            if call.nonce == line.seed && call.status == line.status && names.maybe(call.rule) == rule {
                 self.confirmed.insert(u64::from(place));
             }
         }

@@ -39,7 +39,7 @@ pub fn classify(evidence: &Evidence) -> Table<Decided> {
     for (index, record) in evidence.records.iter() {
         let joined = evidence.joined.get(index);
         let windows = if oversized.contains(&index) { &windows.with_oversize } else { &windows.usual };
-        decided.insert(index, decide(evidence, index, record, joined, &rules, windows));
+        decided.insert(index, decide(evidence, index, &record, joined, &rules, windows));
     }
     decided
 }
@@ -154,7 +154,7 @@ fn raw_class(record: &Record, started: bool, hit: bool) -> RequestClass {
 /// The observed reason, from the answer for failures and from the calls for successes.
 fn because(
     record: &Record,
-    calls: Option<&[Call]>,
+    calls: Option<impl Iterator<Item = Call> + Clone>,
     hit: Option<&str>,
     rules: &BTreeMap<&str, &FaultRule>,
 ) -> Option<Because> {
@@ -178,17 +178,21 @@ fn because(
 
 /// Why a request that a fault hit was answered well. The proof is a call: another node for the same nonce, another
 /// nonce, a later call at the same node, or the hit call itself.
-fn masked(calls: &[Call], hit: &str, rules: &BTreeMap<&str, &FaultRule>) -> Option<Because> {
-    let spoilt = calls.iter().find(|call| call.rule.is_some())?;
-    let completed = |call: &&Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
-    let mut good = calls.iter().filter(completed);
-    if good.clone().any(|call| call.nonce() == spoilt.nonce() && call.node != spoilt.node) {
+fn masked(
+    calls: impl Iterator<Item = Call> + Clone,
+    hit: &str,
+    rules: &BTreeMap<&str, &FaultRule>,
+) -> Option<Because> {
+    let spoilt = calls.clone().find(|call| call.rule.is_some())?;
+    let completed = |call: &Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
+    let mut good = calls.filter(completed);
+    if good.clone().any(|call| call.nonce == spoilt.nonce && call.node != spoilt.node) {
         return Some(Because::RotatedToOtherNode);
     }
-    if good.clone().any(|call| call.nonce() == spoilt.nonce()) {
+    if good.clone().any(|call| call.nonce == spoilt.nonce) {
         return Some(Because::SameNodeLater);
     }
-    if good.any(|call| call.nonce() != spoilt.nonce()) {
+    if good.any(|call| call.nonce != spoilt.nonce) {
         return Some(Because::RetriedOnOtherHost);
     }
     match rules.get(hit).map(|rule| &rule.action) {

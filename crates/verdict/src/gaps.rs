@@ -38,7 +38,7 @@ fn plan(evidence: &Evidence) -> Option<String> {
 
 /// Loadgen writes a record for every planned request, when it comes to its end. Before that, absence proves nothing.
 fn records(evidence: &Evidence) -> Option<String> {
-    let short = evidence.plan.indexes().any(|index| evidence.records.get(index).is_none());
+    let short = evidence.plan.indexes().any(|index| !evidence.records.has(index));
     let ended = evidence.events.iter().find_map(|event| match event.event {
         EventKind::LoadEnded { partial, records_dropped, .. } => Some((partial, records_dropped)),
         _ => None,
@@ -84,7 +84,7 @@ fn node_calls(evidence: &Evidence) -> Option<String> {
         }
     }
     let place = evidence.calls.not_as_joined?;
-    let call = evidence.joined.all_calls().get(place)?;
+    let call = evidence.joined.call_at(place)?;
     let id = evidence.joined.owner_of_call(place).map(|index| evidence.joined_id(index)).unwrap_or_default();
     Some(format!("call {} of {id} at {} is not as joined", call.call, evidence.names.word(call.node)))
 }

@@ -8,6 +8,8 @@ use evidence::known::{
 };
 use scenario::error::nearest;
 
+use crate::judge::Judgement;
+
 /// Reads a known-findings file strictly. `name` is what errors call it.
 ///
 /// # Errors
@@ -82,45 +84,83 @@ fn is_day(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// Holds what failed against the file. `today` is `YYYY-MM-DD`; `accept` is `--accept-known`.
-#[must_use]
-pub fn compare(assertions: &Assertions, known: &KnownFindings, today: &str, accept: bool) -> KnownReport {
-    let valid = |finding: &KnownFinding| finding.expires.as_str() >= today;
-    let mut entries: Vec<KnownEntry> = known
-        .findings
-        .iter()
-        .map(|finding| KnownEntry { finding: finding.clone(), state: KnownState::Gone, count: 0 })
-        .collect();
-    let mut new = 0;
-    for result in assertions.results.iter().filter(|result| result.id != AssertionId::V) {
-        // Witnesses beyond the kept ones have no text: only an entry for all of a reason can take them.
-        let unseen = result.witnesses_total - result.witnesses.len() as u64;
-        let mut whole = unseen > 0;
-        for witness in &result.witnesses {
-            let mut taken = false;
-            let mut taken_whole = false;
-            for entry in entries.iter_mut().filter(|entry| takes(&entry.finding, result.id, witness)) {
-                entry.count += 1;
-                taken |= valid(&entry.finding);
-                taken_whole |= valid(&entry.finding) && entry.finding.witness.is_empty();
-            }
-            new += u64::from(!taken);
-            whole &= taken_whole;
-        }
-        new += if whole { 0 } else { unseen };
+/// Entries of the file, and what they took so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Tally {
+    entries: Vec<(KnownFinding, Validity, u64)>,
+    looked: u64,
+    new: u64,
+}
+
+/// Whether the last day of an entry is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Validity {
+    Valid,
+    Expired,
+}
+
+impl Tally {
+    fn new(known: &KnownFindings, today: &str) -> Self {
+        let validity = |finding: &KnownFinding| match finding.expires.as_str() >= today {
+            true => Validity::Valid,
+            false => Validity::Expired,
+        };
+        let entries = known.findings.iter().map(|finding| (finding.clone(), validity(finding), 0));
+        Self { entries: entries.collect(), looked: 0, new: 0 }
     }
-    for entry in &mut entries {
-        let result = assertions.results.iter().find(|result| result.id == entry.finding.assertion);
+
+    /// Holds one witness against all entries.
+    pub(crate) fn take(&mut self, id: AssertionId, witness: &Witness) {
+        let mut taken = false;
+        for (finding, validity, count) in &mut self.entries {
+            if takes(finding, id, witness) {
+                *count += 1;
+                taken |= *validity == Validity::Valid;
+            }
+        }
+        self.looked += 1;
+        self.new += u64::from(!taken);
+    }
+
+    /// Whether an entry for this reason names a load request.
+    pub(crate) fn asks_request(&self, id: AssertionId, reason: &str) -> bool {
+        let asks = |finding: &KnownFinding| {
+            finding.assertion == id && finding.reason == reason && finding.witness.request_id.is_some()
+        };
+        self.entries.iter().any(|(finding, ..)| asks(finding))
+    }
+}
+
+/// Holds what failed against the file. `today` is `YYYY-MM-DD`; `accept` is `--accept-known`. Every witness is held
+/// against it: where more were found than are kept, the assertion looks for them once more, one after the other.
+#[must_use]
+pub fn compare(judged: &Judgement, known: &KnownFindings, today: &str, accept: bool) -> KnownReport {
+    let assertions = &judged.assertions;
+    let mut tally = Tally::new(known, today);
+    for result in assertions.results.iter().filter(|result| result.id != AssertionId::V) {
+        let before = tally.looked;
+        if result.witnesses_total == result.witnesses.len() as u64 {
+            result.witnesses.iter().for_each(|witness| tally.take(result.id, witness));
+        } else {
+            tally = judged.hold_all(result.id, tally);
+        }
+        // What could not be looked for again is held by no entry.
+        tally.new += result.witnesses_total.saturating_sub(tally.looked - before);
+    }
+    let entry = |(finding, validity, count): (KnownFinding, Validity, u64)| {
+        let result = assertions.results.iter().find(|result| result.id == finding.assertion);
         let judged = result.is_some_and(|result| result.status != Status::Unknown);
-        entry.state = match (entry.count, valid(&entry.finding), judged) {
-            (1.., true, _) => KnownState::Known,
-            (1.., false, _) => KnownState::Expired,
+        let state = match (count, validity, judged) {
+            (1.., Validity::Valid, _) => KnownState::Known,
+            (1.., Validity::Expired, _) => KnownState::Expired,
             (0, _, true) => KnownState::Gone,
             (0, _, false) => KnownState::NotJudged,
         };
-    }
+        KnownEntry { finding, state, count }
+    };
+    let new = tally.new;
     let accepted = accept && new == 0 && assertions.verdict == Outcome::Fail;
-    KnownReport { entries, new, accepted }
+    KnownReport { entries: tally.entries.into_iter().map(entry).collect(), new, accepted }
 }
 
 /// How a run ends whose known findings are accepted: as if they had not been there. An assertion that failed may have

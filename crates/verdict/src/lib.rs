@@ -27,5 +27,6 @@ mod scan;
 mod scanned;
 pub mod sessions;
 pub mod sheet;
+mod small;
 pub mod summary;
 pub mod table;

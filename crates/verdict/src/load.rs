@@ -178,7 +178,7 @@ impl Evidence {
     /// The id of the request with an index, as its record says, else as its plan or joined line does.
     #[must_use]
     pub fn id(&self, index: u64) -> String {
-        let planned = if self.records.get(index).is_some() { None } else { self.plan.odd_id(index) };
+        let planned = if self.records.has(index) { None } else { self.plan.odd_id(index) };
         let odd = self.records.odd_id(index).or(planned);
         odd.map_or_else(|| self.ids.id(index), str::to_owned)
     }
@@ -201,7 +201,7 @@ impl Evidence {
         let ordinary = self
             .ids
             .index(id)
-            .filter(|index| self.records.get(*index).is_some() && self.records.odd_id(*index).is_none());
+            .filter(|index| self.records.has(*index) && self.records.odd_id(*index).is_none());
         ordinary.or_else(|| self.records.find_odd(id))
     }
 
@@ -236,7 +236,7 @@ impl Evidence {
                 joined.accepted
                     && self.names.maybe(joined.outcome) == Some("running")
                     && self.joined.attempts(joined).is_empty()
-                    && self.joined.calls(joined).is_empty()
+                    && self.joined.calls(joined).len() == 0
             })
     }
 

@@ -11,7 +11,7 @@ use scenario::model::{FaultRule, Resolved};
 use crate::calls::{Hits, Who};
 use crate::lines::NodeCallLine;
 use crate::requests::Ids;
-use crate::table::{Name, Names};
+use crate::table::{Fast, Name, Names};
 
 /// Purpose of the selection draw of fault rules.
 pub const SELECT_PURPOSE: &str = "fault";
@@ -28,7 +28,7 @@ pub struct Oracle {
     /// Calls on which both sources were compared.
     pub compared: u64,
     /// Distinct executed request ids hit, by rule.
-    pub hit_ids: BTreeMap<String, HashSet<Who>>,
+    pub hit_ids: BTreeMap<String, HashSet<Who, Fast>>,
 }
 
 /// Differences that are kept in words.
@@ -82,7 +82,7 @@ struct NodeRule<'a> {
 pub(crate) struct OracleFold<'a> {
     seed: u64,
     rules: Vec<NodeRule<'a>>,
-    logged: HashMap<(Name, Name, Who, u64), u64>,
+    logged: HashMap<(Name, Name, Who, u64), u64, Fast>,
     oracle: Oracle,
 }
 
@@ -90,7 +90,7 @@ impl<'a> OracleFold<'a> {
     pub(crate) fn new(resolved: &'a Resolved, hits: &Hits) -> Self {
         let rules =
             resolved.scenario.faults.iter().filter(|rule| matches!(rule.action, FaultAction::Node(_)));
-        let mut logged = HashMap::new();
+        let mut logged = HashMap::default();
         for hit in hits.iter() {
             if let Some(who) = hit.who {
                 *logged.entry((hit.place, hit.rule, who, hit.attempt)).or_default() += 1;
@@ -142,7 +142,9 @@ impl<'a> OracleFold<'a> {
         if call.kind == CallKind::Execution {
             match self.oracle.hit_ids.get_mut(rule) {
                 Some(known) => drop(known.insert(who)),
-                None => drop(self.oracle.hit_ids.insert(rule.to_owned(), HashSet::from([who]))),
+                None => {
+                    self.oracle.hit_ids.entry(rule.to_owned()).or_default().insert(who);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 //! failures are kept; everything else about a request is read again from its line when somebody asks.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 
 use evidence::accounting::{JoinWay, JoinedRequest};
 use evidence::record::ClientClass;
@@ -13,7 +13,8 @@ use scenario::identity::RequestId;
 
 use crate::format::{self, Finding};
 use crate::lines::{AttemptPart, JoinedLine, PlanLine, RecordLine};
-use crate::table::{Bits, Name, Names, Table};
+use crate::small::{CallList, RecordTable};
+use crate::table::{Bits, Fast, Name, Names, Table};
 
 /// Attempts or calls of one request; more are no evidence of a gateway that works.
 const PARTS_MAX: usize = u16::MAX as usize;
@@ -119,8 +120,12 @@ impl Ids {
 pub struct Span(u64);
 
 impl Span {
+    pub(crate) fn of(us: Option<u64>) -> Self {
+        Self(us.unwrap_or(u64::MAX))
+    }
+
     fn between(start: Option<u64>, end: Option<u64>) -> Self {
-        Self(start.zip(end).map_or(u64::MAX, |(start, end)| end.saturating_sub(start)))
+        Self::of(start.zip(end).map(|(start, end)| end.saturating_sub(start)))
     }
 
     /// Microseconds.
@@ -139,8 +144,8 @@ pub struct Record {
     pub ttft: Span,
     /// Total latency from the planned instant.
     pub latency: Span,
-    /// Nonce that the answer's own `id` names; `u64::MAX` when it names none.
-    body_nonce: u64,
+    /// Nonce that the answer's own `id` names.
+    pub body_nonce: Option<u64>,
     /// `X-Devshard-Id` of the answer.
     pub escrow: Option<Name>,
     /// Escrow that the answer's own `id` names.
@@ -163,14 +168,6 @@ pub struct Record {
     pub named: bool,
 }
 
-impl Record {
-    /// Nonce that the answer's own `id` names.
-    #[must_use]
-    pub fn body_nonce(&self) -> Option<u64> {
-        (self.body_nonce != u64::MAX).then_some(self.body_nonce)
-    }
-}
-
 /// Escrow and nonce of an answer's own `id`: `devshard-<escrow>-<nonce>` (contract gateway 4.5). Any other id names none.
 fn body_place(id: &str) -> Option<(&str, u64)> {
     let (escrow, nonce) = id.strip_prefix("devshard-")?.rsplit_once('-')?;
@@ -180,7 +177,7 @@ fn body_place(id: &str) -> Option<(&str, u64)> {
 /// Records and what is special about single ones.
 #[derive(Clone, Debug)]
 pub struct Records {
-    table: Table<Record>,
+    table: RecordTable,
     odd: BTreeMap<u64, String>,
     /// Indexes with more than one record.
     pub repeated: BTreeSet<u64>,
@@ -193,7 +190,7 @@ pub struct Records {
 impl Records {
     pub(crate) fn new(cap: u64) -> Self {
         Self {
-            table: Table::new(cap),
+            table: RecordTable::new(cap),
             odd: BTreeMap::new(),
             repeated: BTreeSet::new(),
             format: BTreeMap::new(),
@@ -206,10 +203,10 @@ impl Records {
         let message = line.answer.as_ref().and_then(|answer| answer.error_message.as_deref());
         let place = line.response_body_id.as_deref().and_then(body_place);
         let record = Record {
-            planned: Span(line.planned_us.unwrap_or(u64::MAX)),
+            planned: Span::of(line.planned_us),
             ttft: Span::between(line.planned_us, line.first_content_us),
             latency: Span::between(line.planned_us, line.end_us),
-            body_nonce: place.map_or(u64::MAX, |(_, nonce)| nonce),
+            body_nonce: place.map(|(_, nonce)| nonce),
             escrow: line.response_devshard_id.as_ref().map(|escrow| names.name(escrow)),
             body_escrow: place.map(|(escrow, _)| names.name(escrow)),
             status: line.status,
@@ -221,7 +218,7 @@ impl Records {
             reason_given: message.is_some_and(|message| !message.is_empty()),
             named: line.response_request_id.is_some(),
         };
-        if self.table.insert(index, record).is_some() {
+        if self.table.insert(index, &record) {
             self.repeated.insert(index);
             // The last line of an index is the one that counts: what the earlier one left behind goes.
             self.odd.remove(&index);
@@ -241,12 +238,18 @@ impl Records {
 
     /// The record of an index.
     #[must_use]
-    pub fn get(&self, index: u64) -> Option<&Record> {
+    pub fn get(&self, index: u64) -> Option<Record> {
         self.table.get(index)
     }
 
+    /// Whether an index has a record.
+    #[must_use]
+    pub fn has(&self, index: u64) -> bool {
+        self.table.contains(index)
+    }
+
     /// Records by index, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Record)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, Record)> {
         self.table.iter()
     }
 
@@ -259,7 +262,7 @@ impl Records {
     /// None at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
+        self.len() == 0
     }
 
     /// The id in a record when it is not the ordinary one of its index.
@@ -293,7 +296,8 @@ pub struct Attempt {
 pub struct Call {
     /// Number at its node.
     pub call: u64,
-    nonce: u64,
+    /// Nonce.
+    pub nonce: Option<u64>,
     /// Node.
     pub node: Name,
     /// Rule that hit it.
@@ -302,14 +306,6 @@ pub struct Call {
     pub status: Option<u16>,
     /// How it ended.
     pub outcome: NodeOutcome,
-}
-
-impl Call {
-    /// Nonce.
-    #[must_use]
-    pub fn nonce(&self) -> Option<u64> {
-        (self.nonce != u64::MAX).then_some(self.nonce)
-    }
 }
 
 /// A joined request with its accounting row.
@@ -346,7 +342,7 @@ pub struct Joined {
 pub struct JoinedRows {
     table: Table<Joined>,
     attempts: Vec<Attempt>,
-    calls: Vec<Call>,
+    calls: CallList,
     odd: BTreeMap<u64, String>,
     /// Lines that contradict the kept one of their index.
     pub rivals: Vec<JoinedRequest>,
@@ -357,7 +353,7 @@ impl JoinedRows {
         Self {
             table: Table::new(cap),
             attempts: Vec::new(),
-            calls: Vec::new(),
+            calls: CallList::default(),
             odd: BTreeMap::new(),
             rivals: Vec::new(),
         }
@@ -413,7 +409,7 @@ impl JoinedRows {
         for part in &line.calls {
             self.calls.push(Call {
                 call: part.call,
-                nonce: part.nonce.unwrap_or(u64::MAX),
+                nonce: part.nonce,
                 node: names.name(&part.node),
                 rule: part.rule.as_ref().map(|rule| names.name(rule)),
                 status: part.status,
@@ -447,15 +443,21 @@ impl JoinedRows {
 
     /// Its node calls, by start.
     #[must_use]
-    pub fn calls(&self, joined: &Joined) -> &[Call] {
+    pub fn calls(&self, joined: &Joined) -> impl ExactSizeIterator<Item = Call> + Clone {
         let start = joined.calls_at as usize;
-        &self.calls[start..start + usize::from(joined.calls_len)]
+        let at = |place| self.calls.get(place).expect("places of a line are those that were pushed for it");
+        (start..start + usize::from(joined.calls_len)).map(at)
     }
 
     /// All node calls, of one request after the other.
+    pub fn all_calls(&self) -> impl ExactSizeIterator<Item = Call> {
+        (0..self.calls.len()).map(|place| self.calls.get(place).expect("a place below the length"))
+    }
+
+    /// The node call at a place of [`JoinedRows::all_calls`].
     #[must_use]
-    pub fn all_calls(&self) -> &[Call] {
-        &self.calls
+    pub fn call_at(&self, place: usize) -> Option<Call> {
+        self.calls.get(place)
     }
 
     /// The index of the request that has this one of [`JoinedRows::all_calls`].
@@ -496,9 +498,7 @@ impl JoinedRows {
 
 /// A short mark of a long text.
 fn mark(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
+    Fast::default().hash_one(text)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! by what changed. Snapshots of version 1 hold both in themselves and are taken in the same way.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 
 use evidence::rundir::{DIFFS, RunReader};
@@ -10,7 +10,7 @@ use evidence::sessions::{DiffBook, DiffLine as WholeDiff, Span, push_line};
 use evidence::snapshot::{Diff, Inference, Moment, Snapshot};
 
 use crate::lines::{DiffLine, DiffPart, InferencePart, Text, TxPart};
-use crate::table::{Name, Names, Table};
+use crate::table::{Fast, Name, Names, Table};
 
 /// Fingerprint of a ghost: the constant body that the gateway signs for it (contract gateway 6.5).
 const GHOST_PROMPT_HASH: &str = "48808fa46173e7fbca42ea98965dc6d8be18107425af188b38fb6c31d51ad0a2";
@@ -414,10 +414,9 @@ fn part(diff: &Diff) -> DiffPart<'_> {
 
 /// Key fields of an inference never change once it is there; this stands for them.
 fn key(part: &InferencePart<'_>) -> NonZeroU64 {
-    let mut hasher = DefaultHasher::new();
     let hash = part.prompt_hash.as_deref();
-    (hash, part.executor_slot, part.started_at, part.max_tokens).hash(&mut hasher);
-    NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN)
+    let fields = (hash, part.executor_slot, part.started_at, part.max_tokens);
+    NonZeroU64::new(Fast::default().hash_one(fields)).unwrap_or(NonZeroU64::MIN)
 }
 
 fn is_ghost(part: &InferencePart<'_>) -> bool {

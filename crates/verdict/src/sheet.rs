@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use evidence::assertion::{AssertionId, AssertionResult, Information, RuleUse, Status, Witness};
 
+use crate::known::Tally;
+
 /// Witnesses kept per reason; all are counted.
 pub const WITNESSES_PER_REASON_MAX: usize = 50;
 
@@ -21,6 +23,7 @@ pub struct Sheet {
     rules: BTreeMap<(String, String), u64>,
     information: BTreeMap<String, (String, u64)>,
     not_applicable: Option<String>,
+    tally: Option<Tally>,
 }
 
 impl Sheet {
@@ -39,7 +42,18 @@ impl Sheet {
             rules: BTreeMap::new(),
             information: BTreeMap::new(),
             not_applicable: None,
+            tally: None,
         }
+    }
+
+    /// A sheet that holds every witness against known findings, those included that it does not keep.
+    pub(crate) fn holding(id: AssertionId, unit: &'static str, tally: Tally) -> Self {
+        Self { tally: Some(tally), ..Self::new(id, unit, 1) }
+    }
+
+    /// What the known findings took.
+    pub(crate) fn into_tally(self) -> Option<Tally> {
+        self.tally
     }
 
     /// Counts things that were looked at.
@@ -54,6 +68,9 @@ impl Sheet {
 
     /// Adds a witness.
     pub fn witness(&mut self, witness: Witness) {
+        if let Some(tally) = &mut self.tally {
+            tally.take(self.id, &witness);
+        }
         let seen = self.per_reason.entry(witness.reason.clone()).or_default();
         *seen += 1;
         if *seen <= WITNESSES_PER_REASON_MAX as u64 {
@@ -61,10 +78,12 @@ impl Sheet {
         }
     }
 
-    /// Whether one more witness of a reason would be kept: what is costly to find out is asked for those alone.
+    /// Whether somebody would read the load request of one more witness of a reason: where it is costly to find out, it
+    /// is asked for those alone.
     #[must_use]
-    pub fn keeps(&self, reason: &str) -> bool {
-        self.per_reason.get(reason).is_none_or(|seen| *seen < WITNESSES_PER_REASON_MAX as u64)
+    pub fn wants_request(&self, reason: &str) -> bool {
+        let kept = self.per_reason.get(reason).is_none_or(|seen| *seen < WITNESSES_PER_REASON_MAX as u64);
+        kept || self.tally.as_ref().is_some_and(|tally| tally.asks_request(self.id, reason))
     }
 
     /// Names an input that is missing: without a witness the result is unknown.

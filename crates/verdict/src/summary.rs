@@ -1,6 +1,6 @@
 //! `summary.json`: every signal of the specification's measurements table, from evidence.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use evidence::EVIDENCE_VERSION;
 use evidence::assertion::{Assertions, Status};
@@ -328,7 +328,7 @@ fn faults(evidence: &Evidence, decided: &Table<Decided>) -> BTreeMap<String, Val
     }
     let of_rule = |rule: &str| {
         let hits: u64 = places.get(rule).into_iter().flat_map(BTreeMap::values).sum();
-        let requests = evidence.calls.oracle.hit_ids.get(rule).map_or(0, HashSet::len);
+        let requests = evidence.calls.oracle.hit_ids.get(rule).map_or(0, |ids| ids.len());
         let classes =
             words(classes.iter().filter(|((of, _), _)| *of == rule).map(|((_, class), n)| (class, n)));
         let reasons = words(reasons.iter().filter(|((of, _), _)| *of == rule).map(|((_, why), n)| (why, n)));

@@ -16,6 +16,7 @@ use crate::connection::request::HeadTemplate;
 use crate::error::LoadgenError;
 use crate::halt::{Halt, Reason};
 use crate::plan_source::PlanSource;
+use crate::pulse::Pulse;
 use crate::record_writer::{RecordWriter, Written};
 use crate::tally::Tally;
 
@@ -48,6 +49,8 @@ pub struct Parts {
     pub halt: Arc<Halt>,
     /// Progress.
     pub observer: Observer,
+    /// Whether the process gets to run, where somebody watches.
+    pub pulse: Option<Arc<Pulse>>,
 }
 
 /// One plan, one target, one record file.
@@ -159,7 +162,9 @@ impl PlanLoad {
             released: run.released,
             in_flight_min: run.min.unwrap_or_default(),
             in_flight_max: run.max,
-            health: self.tally.health(self.parts.clock.now_us()),
+            health: self
+                .tally
+                .health(self.parts.clock.now_us(), self.parts.pulse.as_ref().map(|p| p.stalled_us())),
         })
     }
 

@@ -67,97 +67,113 @@ pub enum Defect {
     /// See `crate::defects`.
     #[cfg(feature = "planted-defects")]
     SlowAnswers,
+    /// See `crate::defects`.
+    #[cfg(feature = "planted-defects")]
+    SlowEnd,
 }
+
+/// Races that a scenario of the self-test asks for before its recovery step, and a few more: canaries are races too.
+#[cfg(feature = "planted-defects")]
+const USUAL_RACES: u64 = 130;
 
 #[cfg(feature = "planted-defects")]
 impl Defect {
+    /// Whether this defect is planted and its turn has come; then it says so in the log.
+    fn acts(self, defect: Self, turn: bool) -> bool {
+        let acts = self == defect && turn;
+        if acts {
+            crate::defects::took_effect(&defect);
+        }
+        acts
+    }
+
     /// `lost-accounting`.
     pub(super) fn loses_outcome(self, race: u64) -> bool {
-        self == Self::LostAccounting && race.is_multiple_of(5)
+        self.acts(Self::LostAccounting, race.is_multiple_of(5))
     }
 
     /// `record-failed-on-200`.
     pub(super) fn records_failed(self, race: u64) -> bool {
-        self == Self::RecordFailedOn200 && race.is_multiple_of(7)
+        self.acts(Self::RecordFailedOn200, race.is_multiple_of(7))
     }
 
     /// `reuse-nonce`.
     pub(super) fn reuses_nonce(self, nonce: u64) -> bool {
-        self == Self::ReuseNonce && nonce.is_multiple_of(10)
+        self.acts(Self::ReuseNonce, nonce.is_multiple_of(10))
     }
 
     /// `drop-id-on-error`.
     pub(super) fn drops_id(self) -> bool {
-        self == Self::DropIdOnError
+        self.acts(Self::DropIdOnError, true)
     }
 
     /// `lookup-404`.
     pub(super) fn hides(self, outcome: &str) -> bool {
-        self == Self::Lookup404 && outcome == "failed"
+        self.acts(Self::Lookup404, outcome == "failed")
     }
 
     /// `double-done`.
     pub(super) fn repeats_done(self, race: u64) -> bool {
-        self == Self::DoubleDone && race.is_multiple_of(10)
+        self.acts(Self::DoubleDone, race.is_multiple_of(10))
     }
 
     /// `fail-unselected`.
     pub(super) fn fails(self, race: u64) -> bool {
-        self == Self::FailUnselected && race.is_multiple_of(50)
+        self.acts(Self::FailUnselected, race.is_multiple_of(50))
     }
 
     /// `stuck-gauge`: the shown gauge.
     pub(super) fn shown_inflight(self, inflight: f64, races: u64) -> f64 {
-        if self == Self::StuckGauge && races > 0 { inflight.max(1.0) } else { inflight }
+        if self.acts(Self::StuckGauge, races > 0) { inflight.max(1.0) } else { inflight }
     }
 
     /// `hide-truncation`.
     pub(super) fn hides_truncation(self) -> bool {
-        self == Self::HideTruncation
+        self.acts(Self::HideTruncation, true)
     }
 
     /// `wrong-shape`.
     pub(super) fn breaks_shape(self) -> bool {
         // JSON answers are counted by themselves: by chance no one of them is such a race.
         static ANSWERS: AtomicU64 = AtomicU64::new(1);
-        self == Self::WrongShape && ANSWERS.fetch_add(1, Ordering::Relaxed).is_multiple_of(10)
+        self.acts(Self::WrongShape, ANSWERS.fetch_add(1, Ordering::Relaxed).is_multiple_of(10))
     }
 
     /// `cross-talk`.
     pub(super) fn crosses_talk(self, race: u64) -> bool {
-        self == Self::CrossTalk && race.is_multiple_of(12)
+        self.acts(Self::CrossTalk, race.is_multiple_of(12))
     }
 
     /// `nonce-back`.
     pub(super) fn shows_nonce_back(self) -> bool {
         static READS: AtomicU64 = AtomicU64::new(0);
-        self == Self::NonceBack && READS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+        self.acts(Self::NonceBack, READS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2))
     }
 
     /// `future-nonce`.
     pub(super) fn shows_future_nonce(self, nonce: u64) -> bool {
-        self == Self::FutureNonce && nonce.is_multiple_of(6)
+        self.acts(Self::FutureNonce, nonce.is_multiple_of(6))
     }
 
     /// `foreign-host`.
     pub(super) fn names_foreign_host(self, outcome: &str) -> bool {
-        self == Self::ForeignHost && outcome == "failed"
+        self.acts(Self::ForeignHost, outcome == "failed")
     }
 
     /// `timeout-on-success`.
     pub(super) fn times_out(self, race: u64) -> bool {
-        self == Self::TimeoutOnSuccess && race.is_multiple_of(7)
+        self.acts(Self::TimeoutOnSuccess, race.is_multiple_of(7))
     }
 
     /// `flapping-gauge`.
     pub(super) fn flaps(self) -> bool {
         static READS: AtomicU64 = AtomicU64::new(0);
-        self == Self::FlappingGauge && READS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2)
+        self.acts(Self::FlappingGauge, READS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2))
     }
 
-    /// `slow-answers`.
-    pub(super) fn is_slow(self) -> bool {
-        self == Self::SlowAnswers
+    /// `slow-answers` and `slow-end`.
+    pub(super) fn is_slow(self, races: u64) -> bool {
+        self.acts(Self::SlowAnswers, true) || self.acts(Self::SlowEnd, races > USUAL_RACES)
     }
 }
 
@@ -228,7 +244,7 @@ impl Defect {
         false
     }
 
-    pub(super) const fn is_slow(self) -> bool {
+    pub(super) const fn is_slow(self, _races: u64) -> bool {
         false
     }
 }

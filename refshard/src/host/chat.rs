@@ -67,9 +67,6 @@ pub async fn chat(
 ) -> Response<Body> {
     let mut operation = Operation::begin(host, "devshardd.inference");
     let chats = host.chats.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
-    if host.defect.dies_at(chats) {
-        std::process::exit(1);
-    }
     if let Some(time) = host.defect.unwell_from(chats) {
         // The tenth chat comes once.
         let _only_once = host.unwell_until.set(crate::clock::instant() + time);

@@ -3,6 +3,10 @@
 //!
 //! What each does and which assertion it must trip stands in `crate::defects`.
 
+use std::sync::atomic::AtomicU64;
+#[cfg(feature = "planted-defects")]
+use std::sync::atomic::Ordering;
+
 use crate::signing::Signer;
 
 /// The defect of this process.
@@ -62,29 +66,45 @@ pub enum Defect {
 
 #[cfg(feature = "planted-defects")]
 impl Defect {
+    /// Whether this defect is planted and its turn has come; then it says so in the log.
+    fn acts(self, defect: Self, turn: bool) -> bool {
+        let acts = self == defect && turn;
+        if acts {
+            crate::defects::took_effect(&defect);
+        }
+        acts
+    }
+
+    /// Every n-th occasion of this host: whose number an inference has is decided by others, and by chance none of a
+    /// host's own is a multiple of anything.
+    fn acts_every(self, defect: Self, nth: u64, occasions: &AtomicU64) -> bool {
+        self == defect
+            && self.acts(defect, (occasions.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(nth))
+    }
+
     /// `drop-finish`.
     #[must_use]
-    pub fn drops_finish(self, inference_id: u64) -> bool {
-        self == Self::DropFinish && inference_id.is_multiple_of(7)
+    pub fn drops_finish(self, occasions: &AtomicU64) -> bool {
+        self.acts_every(Self::DropFinish, 7, occasions)
     }
 
     /// `double-validation`.
     #[must_use]
     pub fn second_signature(self, signer: &Signer, message: &[u8]) -> Option<Vec<u8>> {
-        (self == Self::DoubleValidation).then(|| signer.sign_variant(message))
+        self.acts(Self::DoubleValidation, true).then(|| signer.sign_variant(message))
     }
 
     /// `stale-replica`: steps that are hidden at the end of the log.
     #[must_use]
     pub fn hidden_nonces(self) -> u64 {
-        if self == Self::StaleReplica { 3 } else { 0 }
+        if self.acts(Self::StaleReplica, true) { 3 } else { 0 }
     }
 
     /// `flip-balance`: what is shown instead of `state_hash`. Depends on the address, so that several
     /// hosts with this defect do not agree by accident.
     #[must_use]
     pub fn shown_hash(self, nonce: u64, mut state_hash: Vec<u8>, address: &str) -> Vec<u8> {
-        if self == Self::FlipBalance && nonce.is_multiple_of(5) {
+        if self.acts(Self::FlipBalance, nonce.is_multiple_of(5)) {
             let mask = crate::signing::sha256(address.as_bytes())[0] | 1;
             if let Some(first) = state_hash.first_mut() {
                 *first ^= mask;
@@ -96,74 +116,81 @@ impl Defect {
     /// `stuck-inflight`: the shown gauge.
     #[must_use]
     pub fn shown_inflight(self, inflight: f64) -> f64 {
-        if self == Self::StuckInflight { inflight.max(1.0) } else { inflight }
+        if self.acts(Self::StuckInflight, true) { inflight.max(1.0) } else { inflight }
     }
 
     /// `unlocked-call`.
     #[must_use]
-    pub fn calls_unlocked(self, inference_id: u64) -> bool {
-        self == Self::UnlockedCall && inference_id.is_multiple_of(5)
+    pub fn calls_unlocked(self, occasions: &AtomicU64) -> bool {
+        self.acts_every(Self::UnlockedCall, 5, occasions)
     }
 
     /// `ignore-lease`.
     #[must_use]
     pub fn ignores_leases(self) -> bool {
-        self == Self::IgnoreLease
+        self.acts(Self::IgnoreLease, true)
     }
 
     /// `steal-lease`.
     #[must_use]
     pub fn steals_leases(self) -> bool {
-        self == Self::StealLease
+        self.acts(Self::StealLease, true)
     }
 
     /// `late-submit`.
     #[must_use]
     pub fn submits_late(self) -> bool {
-        self == Self::LateSubmit
+        self.acts(Self::LateSubmit, true)
     }
 
     /// `orphan-receipt`.
     #[must_use]
-    pub fn leaves_receipt(self, inference_id: u64) -> bool {
-        self == Self::OrphanReceipt && inference_id.is_multiple_of(10)
+    pub fn leaves_receipt(self, occasions: &AtomicU64) -> bool {
+        self.acts_every(Self::OrphanReceipt, 10, occasions)
     }
 
     /// `foreign-finish`: the session named in a second finish.
     #[must_use]
-    pub fn foreign_escrow(self, inference_id: u64) -> Option<&'static str> {
-        (self == Self::ForeignFinish && inference_id.is_multiple_of(8)).then_some("999999")
+    pub fn foreign_escrow(self, occasions: &AtomicU64) -> Option<&'static str> {
+        self.acts_every(Self::ForeignFinish, 8, occasions).then_some("999999")
     }
 
     /// `deaf`.
     #[must_use]
     pub fn goes_deaf(self) -> bool {
-        self == Self::Deaf
+        self.acts(Self::Deaf, true)
     }
 
     /// `rewritten-step`.
     #[must_use]
     pub fn rewrites_step(self, nonce: u64) -> bool {
-        self == Self::RewrittenStep && nonce.is_multiple_of(7)
+        self.acts(Self::RewrittenStep, nonce.is_multiple_of(7))
     }
 
-    /// `silent-death`.
+    /// `silent-death`: whether this host is one that dies. It does so at a moment at which it has nothing to do, so that
+    /// no work is lost with it.
     #[must_use]
-    pub fn dies_at(self, chats: u64) -> bool {
-        self == Self::SilentDeath && chats >= 40
+    pub fn will_die(self) -> bool {
+        self == Self::SilentDeath
+    }
+
+    /// `silent-death`: it dies now.
+    #[must_use]
+    pub fn dies_now(self, chats: u64, idle: bool) -> bool {
+        self.acts(Self::SilentDeath, chats >= 25 && idle)
     }
 
     /// `flapping-health`: the chat that makes it unwell, and for how long.
     #[must_use]
     pub fn unwell_from(self, chats: u64) -> Option<std::time::Duration> {
-        (self == Self::FlappingHealth && chats == 10).then_some(std::time::Duration::from_secs(3))
+        self.acts(Self::FlappingHealth, chats == 10).then_some(std::time::Duration::from_secs(3))
     }
 }
 
 #[cfg(not(feature = "planted-defects"))]
 #[expect(clippy::unused_self, reason = "same interface as with the feature; the calls compile to nothing")]
 impl Defect {
-    pub(super) const fn drops_finish(self, _inference_id: u64) -> bool {
+    pub(super) const fn drops_finish(self, _occasions: &AtomicU64) -> bool {
         false
     }
 
@@ -183,7 +210,7 @@ impl Defect {
         inflight
     }
 
-    pub(super) const fn calls_unlocked(self, _inference_id: u64) -> bool {
+    pub(super) const fn calls_unlocked(self, _occasions: &AtomicU64) -> bool {
         false
     }
 
@@ -199,11 +226,11 @@ impl Defect {
         false
     }
 
-    pub(super) const fn leaves_receipt(self, _inference_id: u64) -> bool {
+    pub(super) const fn leaves_receipt(self, _occasions: &AtomicU64) -> bool {
         false
     }
 
-    pub(super) const fn foreign_escrow(self, _inference_id: u64) -> Option<&'static str> {
+    pub(super) const fn foreign_escrow(self, _occasions: &AtomicU64) -> Option<&'static str> {
         None
     }
 
@@ -215,7 +242,11 @@ impl Defect {
         false
     }
 
-    pub(super) const fn dies_at(self, _chats: u64) -> bool {
+    pub(super) const fn will_die(self) -> bool {
+        false
+    }
+
+    pub(super) const fn dies_now(self, _chats: u64, _idle: bool) -> bool {
         false
     }
 

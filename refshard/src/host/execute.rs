@@ -45,10 +45,11 @@ pub async fn execute(job: &Job<'_>, frames: &mut Frames) -> Result<(), Terminal>
     let Job { host, session, id, payload, request_id } = *job;
     let body = execution_body(&payload.prompt.0, id, &host.nodes.settings().logprobs_mode)
         .map_err(|error| Terminal::orphan("modify_request_err", "runtime.execute", error.to_string()))?;
-    if host.defect.leaves_receipt(id) {
+    if host.defect.leaves_receipt(&host.occasions) {
         return Err(Terminal::orphan("process_response_err", "runtime.execute", "not executed".to_owned()));
     }
-    let unlocked = host.defect.calls_unlocked(id).then(|| host.nodes.recall_unlocked()).flatten();
+    let unlocked =
+        host.defect.calls_unlocked(&host.occasions).then(|| host.nodes.recall_unlocked()).flatten();
     let call = Call { host, path: "execute", model: &payload.model, body: &body, request_id };
     let response = call.run(unlocked).await?;
     let rewritten = format!("devshard-{}-{id}", session.params.escrow_id);
@@ -87,7 +88,7 @@ fn publish(job: &Job<'_>, answer: &Answer) -> Result<(), Terminal> {
     host.store
         .add_payload(escrow_id, id, &payload.prompt.0, &answer.stored)
         .map_err(|error| Terminal::orphan("payload_store_err", "runtime.execute", error.to_string()))?;
-    if host.defect.drops_finish(id) {
+    if host.defect.drops_finish(&host.occasions) {
         return Ok(());
     }
     propose_foreign(job, answer);
@@ -112,7 +113,7 @@ fn publish(job: &Job<'_>, answer: &Answer) -> Result<(), Terminal> {
 
 /// A second finish under another session's name, when that defect is planted; else nothing.
 fn propose_foreign(job: &Job<'_>, answer: &Answer) {
-    let Some(escrow_id) = job.host.defect.foreign_escrow(job.id) else { return };
+    let Some(escrow_id) = job.host.defect.foreign_escrow(&job.host.occasions) else { return };
     let finish = MsgFinishInference {
         inference_id: job.id,
         response_hash: sha256(&answer.stored).to_vec(),

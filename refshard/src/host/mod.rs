@@ -113,6 +113,8 @@ pub struct Host {
     leases: Option<Leases>,
     /// Chat requests since the start.
     chats: AtomicU64,
+    /// Occasions of a planted defect so far.
+    occasions: AtomicU64,
     /// A planted defect answers 503 to looks at its health until then.
     unwell_until: OnceLock<std::time::Instant>,
 }
@@ -156,6 +158,7 @@ impl Host {
         });
         Ok(Arc::new(Self {
             chats: AtomicU64::new(0),
+            occasions: AtomicU64::new(0),
             unwell_until: OnceLock::new(),
             leases,
             defect,
@@ -199,6 +202,9 @@ impl Host {
         });
         if self.leases.is_some() {
             followers.push(tokio::spawn(retry::follow(self.clone())));
+        }
+        if self.defect.will_die() {
+            followers.push(tokio::spawn(die_when_idle(self.clone())));
         }
         let (stopping, stopped) = tokio::sync::oneshot::channel();
         let stop = async move {
@@ -291,8 +297,26 @@ impl Host {
         self.lock_sessions().remove(escrow_id);
     }
 
+    /// No request and no validation runs, and no session has anything to propose.
+    fn is_idle(&self) -> bool {
+        let running = self.metrics.value("devshard_inflight", &[("stage", "request")]) > 0.0
+            || self.validations.available_permits() < self.config.validation_concurrency;
+        !running && self.lock_sessions().values().all(|session| session.mempool_len() == 0)
+    }
+
     fn lock_sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<HostSession>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A planted defect: the process ends by itself.
+async fn die_when_idle(host: Arc<Host>) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let chats = host.chats.load(std::sync::atomic::Ordering::Relaxed);
+        if host.defect.dies_now(chats, host.is_idle()) {
+            std::process::exit(1);
+        }
     }
 }
 

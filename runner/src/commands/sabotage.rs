@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use evidence::event::{Event, EventKind, Phase};
-use evidence::rundir::{EVENTS, REQUESTS, RunReader};
+use evidence::rundir::{EVENTS, LOGS, REQUESTS, RunReader};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::selftest::{Sabotage, Seen, seen};
@@ -18,6 +18,12 @@ use crate::error::RunnerError;
 const LOOK: Duration = Duration::from_millis(20);
 /// A run that takes longer hangs, and that is what is told.
 const LIMIT_US: u64 = 180_000_000;
+
+/// A pause of a service: long enough that nobody can take it for a slow answer.
+const PAUSE: Duration = Duration::from_secs(7);
+/// A tenth of the time: stopped for so long, then running for so long.
+const STARVED: Duration = Duration::from_millis(90);
+const FED: Duration = Duration::from_millis(10);
 
 /// A run that is being disturbed.
 struct Victim<'a> {
@@ -42,6 +48,8 @@ pub(super) fn run(sabotage: &Sabotage, runner: &Path, results: &Path) -> Result<
         "kill-gateway" => {
             disturbed(plain(), sabotage, &results, |victim| signal(victim, "gateway", Signal::KILL))
         }
+        "pause-host" => disturbed(plain(), sabotage, &results, |victim| paused(victim, "host-1")),
+        "starve-loadgen" => disturbed(plain(), sabotage, &results, starved),
         "busy-neighbour" => disturbed(plain(), sabotage, &results, busy),
         "terminate-at-verdict" => disturbed(plain(), sabotage, &results, |victim| {
             victim.until(|events| phase(events, Phase::Judge));
@@ -145,6 +153,28 @@ impl Victim<'_> {
         })
     }
 
+    /// The generator, which is no service and tells its number to nobody: the program that reads the job of this run.
+    fn generator(&mut self) -> Option<u32> {
+        let job = Path::new(self.directory()?.file_name()?).join(LOGS).join("loadgen-job.json");
+        let job = job.into_os_string().into_encoded_bytes();
+        let reads_it = |process: &std::fs::DirEntry| {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let mut words = line.split(|byte| *byte == 0);
+            words.next().is_some_and(|program| program.ends_with(b"loadgen"))
+                && words.any(|word| word.ends_with(&job))
+        };
+        loop {
+            let found = std::fs::read_dir("/proc").ok()?.flatten().find(reads_it);
+            if let Some(process) = found {
+                return process.file_name().to_str()?.parse().ok();
+            }
+            if !matches!(self.child.try_wait(), Ok(None)) || self.clock.at_us() > LIMIT_US {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
     fn end(&mut self) -> Result<Option<i32>, RunnerError> {
         loop {
             match self.child.try_wait() {
@@ -178,6 +208,33 @@ fn signal(victim: &mut Victim<'_>, service: &str, signal: Signal) {
         && let Some(pid) = victim.pid(service)
     {
         kill(pid, signal);
+    }
+}
+
+/// Stops a service in the middle of the load, as a frozen virtual machine would be, and lets it go on.
+fn paused(victim: &mut Victim<'_>, service: &str) {
+    let pid = if victim.load() { victim.pid(service) } else { None };
+    let Some(pid) = pid else { return };
+    kill(pid, Signal::STOP);
+    std::thread::sleep(PAUSE);
+    kill(pid, Signal::CONT);
+}
+
+/// Lets the generator run a tenth of the time until the run is over.
+fn starved(victim: &mut Victim<'_>) {
+    if !victim.until(|events| phase(events, Phase::Load)) {
+        return;
+    }
+    let Some(pid) = victim.generator() else { return };
+    // Once it has ended its number may be another's.
+    while matches!(victim.child.try_wait(), Ok(None)) && !phase(&victim.events(), Phase::Drain) {
+        kill(pid, Signal::STOP);
+        std::thread::sleep(STARVED);
+        kill(pid, Signal::CONT);
+        std::thread::sleep(FED);
+        if victim.clock.at_us() > LIMIT_US {
+            return;
+        }
     }
 }
 

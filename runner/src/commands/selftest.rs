@@ -12,14 +12,17 @@ use std::process::{Command, Stdio};
 
 use evidence::assertion::{AssertionId, Assertions, Status, Witness};
 use evidence::exit::Outcome;
-use evidence::rundir::{ASSERTIONS, RunReader};
+use evidence::rundir::{ASSERTIONS, LOGS, RunReader};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RunnerError;
 use crate::view::say;
 
 /// Format version of the catalogue and of the matrix.
-pub const SELFTEST_VERSION: u32 = 2;
+pub const SELFTEST_VERSION: u32 = 3;
+
+/// What a program with a planted defect writes into its log each time.
+const TOOK_EFFECT: &str = "planted defect took effect";
 
 /// A layer of the self-test that needs runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -203,6 +206,9 @@ pub struct Row {
     pub expected: Vec<AssertionId>,
     /// What fired, with the reasons of its witnesses.
     pub fired: BTreeMap<AssertionId, BTreeSet<String>>,
+    /// How often the planted thing took effect, by its own count in the logs; sabotage does not count itself.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub effects: Option<u64>,
     /// It was found, and nothing else was.
     pub killed: bool,
     /// Why not.
@@ -218,6 +224,8 @@ pub(super) struct Seen {
     /// Assertions with a witness that says neither what nor where.
     pub(super) vague: BTreeSet<AssertionId>,
     pub(super) bundles: usize,
+    /// Lines of the logs in which a planted defect says that it took effect.
+    pub(super) effects: u64,
     pub(super) text: String,
 }
 
@@ -250,6 +258,7 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
             name: defect.name.clone(),
             layer: Layer::M,
             expected: expected.clone(),
+            effects: flag.map(|_| seen.effects),
             fired: seen.fired,
             killed: wrong.is_none(),
             wrong,
@@ -265,6 +274,7 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
             name: sabotage.name.clone(),
             layer: Layer::B,
             expected: sabotage.fires.clone(),
+            effects: None,
             fired: seen.fired,
             killed: wrong.is_none(),
             wrong,
@@ -284,7 +294,8 @@ fn sabotages<'a>(catalogue: &'a Catalogue, request: &Request) -> Vec<&'a Sabotag
 fn told(row: Row) -> Row {
     let fired: Vec<String> = row.fired.keys().map(ToString::to_string).collect();
     let word = if row.killed { "killed" } else { "SURVIVES" };
-    say(&format!("{word:<10} {:<23} fired {}", row.name, fired.join(", ")));
+    let effects = row.effects.map(|count| format!(", took effect {count} times")).unwrap_or_default();
+    say(&format!("{word:<10} {:<23} fired {}{effects}", row.name, fired.join(", ")));
     if let Some(why) = &row.wrong {
         say(&format!("           {why}"));
     }
@@ -371,6 +382,11 @@ fn nothing(defect: &Defect) -> Defect {
 
 /// Why a run does not show its defect, and nothing else; `None` when it does.
 fn judge(defect: &Defect, seen: &Seen) -> Option<String> {
+    let planted = defect.planted == Planted::Program && defect.first().is_some();
+    if planted && seen.effects == 0 {
+        // Whatever fired, it was not for this.
+        return Some(format!("the defect did nothing, and {}", shown(seen)));
+    }
     let wanted: BTreeSet<AssertionId> = defect.fires.iter().copied().collect();
     let fired: BTreeSet<AssertionId> = seen.fired.keys().copied().collect();
     if fired != wanted {
@@ -449,7 +465,15 @@ pub(super) fn seen(results: &Path, before: &[String], code: Option<i32>, text: S
         }
     }
     seen.bundles = std::fs::read_dir(dir.join("failures")).map_or(0, Iterator::count);
+    seen.effects = effects(&dir.join(LOGS));
     seen
+}
+
+/// How often a planted defect says in the logs of a run that it took effect.
+fn effects(logs: &Path) -> u64 {
+    let files = std::fs::read_dir(logs).into_iter().flatten().flatten();
+    let texts = files.filter_map(|file| std::fs::read(file.path()).ok());
+    texts.map(|text| String::from_utf8_lossy(&text).matches(TOOK_EFFECT).count() as u64).sum()
 }
 
 /// A witness names a request, nonce, service or signal, and a file where it can be seen.
@@ -467,7 +491,8 @@ mod tests {
 
     fn seen(fired: &[(AssertionId, &str)], code: i32) -> Seen {
         let one = |(id, reason): &(AssertionId, &str)| (*id, BTreeSet::from([(*reason).to_owned()]));
-        Seen { code: Some(code), fired: fired.iter().map(one).collect(), bundles: 1, ..Seen::default() }
+        let fired = fired.iter().map(one).collect();
+        Seen { code: Some(code), fired, bundles: 1, effects: 1, ..Seen::default() }
     }
 
     fn defect(fires: &[AssertionId], reasons: &[&str]) -> Defect {
@@ -494,6 +519,7 @@ mod tests {
             seen(&[(A3, "bad-json")], 1),
             seen(&[(A3, "repeated-done")], 4),
             Seen { bundles: 0, ..seen(&[(A3, "repeated-done")], 1) },
+            Seen { effects: 0, ..seen(&[(A3, "repeated-done")], 1) },
             Seen { vague: BTreeSet::from([A3]), ..seen(&[(A3, "repeated-done")], 1) },
         ] {
             assert!(judge(&wanted, &other).is_some(), "{other:?}");

@@ -306,7 +306,9 @@ impl FaultConfigs {
             let now = match now {
                 Ok(MockConfig::Dapi(now)) => now,
                 Ok(_) => {
-                    return Err(RunnerError::environment("mock-dapi shows the configuration of another mock"));
+                    return Err(RunnerError::environment(
+                        "mock-dapi shows the configuration of another mock",
+                    ));
                 }
                 Err(why) => {
                     let text = format!("mock-dapi does not show its configuration: {why}");

@@ -192,6 +192,56 @@ fn section() -> String {
 /// Every assertion, in order.
 const ASSERTIONS: [&str; 13] = ["A1", "A2", "A3", "A4", "A5", "A6", "A7", "A8", "A9", "A10", "A11", "V", "T"];
 
+/// How many defects of all layers are for an assertion, how many of them run programs, and how many twins it has.
+fn counted(catalogue: &Value, id: &str) -> (usize, usize, usize) {
+    let is_first = |entry: &&Value| {
+        let due = if words(&entry["fires"]).is_empty() { &entry["unknown"] } else { &entry["fires"] };
+        words(due).first().is_some_and(|first| first == id)
+    };
+    let of = |list: &Value| list.as_array().unwrap().iter().filter(is_first).count();
+    let runs = of(&catalogue["defects"]) + of(&catalogue["sabotage"]);
+    let is_quiet = |twin: &&Value| words(&twin["of"]).iter().any(|of| of == id);
+    let twins = catalogue["history"]["twins"].as_array().unwrap().iter().filter(is_quiet).count();
+    (runs + of(&catalogue["history"]["defects"]), runs, twins)
+}
+
+#[test]
+fn every_assertion_has_three_defects_one_of_them_in_programs_and_a_quiet_twin() {
+    let catalogue = catalogue();
+    for id in ASSERTIONS {
+        let (all, runs, twins) = counted(&catalogue, id);
+        assert!(all >= 3 && runs >= 1 && twins >= 1, "{id}: {all} defects, {runs} in runs, {twins} twins");
+    }
+    // It counts: an assertion that nobody knows has none.
+    assert_eq!(counted(&catalogue, "A12"), (0, 0, 0));
+    // And nothing in the catalogue is for an assertion that is not there.
+    let entries = ["defects", "sabotage"].map(|layer| catalogue[layer].as_array().unwrap());
+    for entry in entries.into_iter().flatten() {
+        let named = [words(&entry["fires"]), words(&entry["unknown"])].concat();
+        assert!(named.iter().all(|id| ASSERTIONS.contains(&id.as_str())), "{entry}");
+    }
+}
+
+/// What stands in the matrix was found, and what is in the catalogue stands in the matrix: an entry that was not proven
+/// yet is named on the page of proofs.
+#[test]
+fn the_matrix_is_that_of_the_catalogue() {
+    let (catalogue, matrix) = (catalogue(), support::json(&root().join("selftest/matrix.json")));
+    let names = |list: &Value| -> BTreeSet<String> {
+        list.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let wanted: BTreeSet<String> =
+        names(&catalogue["defects"]).union(&names(&catalogue["sabotage"])).cloned().collect();
+    let (proven, proofs) =
+        (names(&matrix["rows"]), std::fs::read_to_string(root().join("docs/proof.md")).unwrap());
+    assert_eq!(proven.difference(&wanted).next(), None, "a row that is no entry");
+    for entry in wanted.difference(&proven) {
+        assert!(proofs.contains(&format!("`{entry}` is not proven")), "{entry} is neither proven nor named");
+    }
+    assert_eq!(matrix["valid"], true);
+    assert!(matrix["rows"].as_array().unwrap().iter().all(|row| row["killed"] == true));
+}
+
 #[test]
 fn the_table_equals_the_catalogue() {
     let path = root().join("docs/assertions.md");

@@ -95,6 +95,7 @@ fn ends(table: &mut Table<'_>, resolved: &Resolved) {
     }
     table.judged("minimum.cached", scenario.minimum.cached.as_ref());
     table.judged("minimum.settled", scenario.minimum.settled.as_ref());
+    table.judged("minimum.resumed", scenario.minimum.resumed.as_ref());
     table.judged("minimum.step", scenario.minimum.step.as_ref());
 }
 

@@ -23,7 +23,7 @@ const TERMINAL: [&str; 3] = ["success", "failed", "cached"];
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     let evidence = case.evidence;
-    for index in evidence.plan.indexes().filter(|index| evidence.records.get(*index).is_none()) {
+    for index in evidence.plan.indexes().filter(|index| !evidence.records.has(*index)) {
         let id = evidence.planned_id(index);
         let text = format!("{id} is planned but has no client record");
         sheet.witness(about_request("planned-but-unaccounted", text, &id, PLAN));

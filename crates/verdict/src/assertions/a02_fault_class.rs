@@ -11,10 +11,13 @@ use evidence::event::EventKind;
 use evidence::rundir::{ACCOUNTING, CHAIN_CALLS, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS};
 use evidence::snapshot::Moment;
 use scenario::fault::{CallKind, FaultAction, RequestClass};
+use scenario::model::ServiceAction;
 
 use super::{Assertion, Case, about_request};
 use crate::calls::Who;
+use crate::health;
 use crate::sheet::Sheet;
+use crate::table::Fast;
 
 pub(super) const ASSERTION: Assertion = Assertion {
     id: AssertionId::A2,
@@ -23,6 +26,8 @@ pub(super) const ASSERTION: Assertion = Assertion {
     judge,
 };
 
+/// Ends of chat requests at a host (contract hosts 8).
+const CHATS: &str = "devshard_request_terminal_total";
 /// Differences of the oracle that are printed; the rest are counted.
 const DIFFERENCES_NAMED_MAX: usize = 5;
 
@@ -116,7 +121,7 @@ fn actions(case: &Case<'_>, sheet: &mut Sheet) {
 
 fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
     let scenario = &case.evidence.run.resolved.scenario;
-    let mut all: HashSet<Who> = HashSet::new();
+    let mut all: HashSet<Who, Fast> = HashSet::default();
     let mut hits: BTreeMap<&str, u64> = BTreeMap::new();
     for hit in case.evidence.hits.iter() {
         *hits.entry(case.evidence.names.word(hit.rule)).or_default() += 1;
@@ -154,6 +159,15 @@ fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
             Err(missing) => sheet.missing(missing),
         }
     }
+    if let Some(least) = scenario.minimum.resumed {
+        match resumed(case) {
+            Ok(seen) if seen >= least => {}
+            Ok(seen) => sheet.missing(format!(
+                "{seen} chats were taken by hosts that were started under load, minimum.resumed is {least}"
+            )),
+            Err(missing) => sheet.missing(missing),
+        }
+    }
     let cancelled =
         case.decided.values().filter(|decided| decided.class == RequestClass::Cancelled).count() as u64;
     if let Some(minimum) = scenario.minimum.cancelled
@@ -161,6 +175,26 @@ fn amounts(case: &Case<'_>, sheet: &mut Sheet) {
     {
         sheet.missing(format!("{cancelled} requests were cancelled, minimum.cancelled is {minimum}"));
     }
+}
+
+/// Chats that ended at host processes which an action started: all escrows are older than these processes, so each of the
+/// chats went on with a session that the process found. The reason, where it can't be seen.
+fn resumed(case: &Case<'_>) -> Result<u64, String> {
+    let snapshot = case.evidence.snapshot(Moment::DrainPassive)?;
+    let actions = &case.evidence.run.resolved.scenario.actions;
+    let started = |service: &str| {
+        actions.iter().any(|action| match &action.action {
+            ServiceAction::Start(name) | ServiceAction::Restart(name) => health::names(name, service),
+            _ => false,
+        })
+    };
+    let chats = snapshot
+        .host_metrics
+        .iter()
+        .filter(|(service, _)| started(service))
+        .flat_map(|(_, series)| series)
+        .filter(|(name, _)| name.split('{').next() == Some(CHATS));
+    Ok(chats.map(|(_, value)| *value as u64).sum())
 }
 
 /// Escrows that the chain shows as settled at the end and did not show so before the load; the reason, where it can't be

@@ -53,12 +53,11 @@ fn foreign(case: &Case<'_>, sheet: &mut Sheet) {
     let evidence = case.evidence;
     let cached = evidence.name("cached");
     for (index, joined) in evidence.joined.iter().filter(|(_, joined)| !joined.cached) {
-        let Some((record, nonce)) = evidence.records.get(index).and_then(|r| Some((r, r.body_nonce()?)))
-        else {
+        let Some((record, nonce)) = evidence.records.get(index).and_then(|r| Some((r, r.body_nonce?))) else {
             continue;
         };
-        let (attempts, calls) = (evidence.joined.attempts(joined), evidence.joined.calls(joined));
-        let worked = calls.iter().any(|call| call.nonce() == Some(nonce));
+        let (attempts, mut calls) = (evidence.joined.attempts(joined), evidence.joined.calls(joined));
+        let worked = calls.any(|call| call.nonce == Some(nonce));
         let known = worked || attempts.iter().any(|attempt| attempt.nonce == nonce);
         let here = [joined.escrow, joined.row_escrow].contains(&record.body_escrow);
         // Without a row nothing is known about its nonces: A10 tells of that.

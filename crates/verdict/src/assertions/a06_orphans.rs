@@ -7,6 +7,7 @@
 //! An escrow whose finalize got no answer that could be read was perhaps not closed by us: what is open there is unknown.
 //! Residue that would not apply is information. Named rule `ghost`. Source: contract hosts 3.2, 10, 11.1; gateway 6.5.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use evidence::assertion::AssertionId;
@@ -78,6 +79,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     unread(snapshot, Moment::DrainFinal, is_host_state, sheet);
     let settled = settled_under_load(case);
     let unanswered = unanswered(case);
+    let callers = Callers { case, sorted: OnceCell::new() };
     // `None`: no log tells what became of the inferences of this escrow.
     let mut ended: BTreeMap<&str, Option<Ended>> = BTreeMap::new();
     for escrow in escrows_in_use(case.evidence) {
@@ -103,7 +105,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
                     here.given_up.insert(id);
                 }
             } else if closed {
-                unended(case, (escrow, name), id, *life, sheet);
+                unended(&callers, (escrow, name), id, *life, sheet);
             }
         }
         let closing = Closing { answered: closed, settled: settled.contains(escrow) };
@@ -115,7 +117,14 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
 }
 
 /// An inference with neither finish nor timeout.
-fn unended(case: &Case<'_>, (escrow, name): (&str, Option<Name>), id: u64, life: Life, sheet: &mut Sheet) {
+fn unended(
+    callers: &Callers<'_>,
+    (escrow, name): (&str, Option<Name>),
+    id: u64,
+    life: Life,
+    sheet: &mut Sheet,
+) {
+    let case = callers.case;
     let ghost = name.is_some_and(|name| case.evidence.sessions.is_ghost(name, id));
     if ghost && case.rule_on(rules::GHOST) {
         sheet.rule(rules::GHOST, 1);
@@ -128,17 +137,34 @@ fn unended(case: &Case<'_>, (escrow, name): (&str, Option<Name>), id: u64, life:
     };
     let text = format!("escrow {escrow} inference {id} {words}");
     let mut witness = about_nonce(reason, text, escrow, id, &snapshot_file(Moment::DrainFinal));
-    if sheet.keeps(reason) {
-        witness.request_id = request_of(case, name, id);
+    if sheet.wants_request(reason) {
+        witness.request_id = name.and_then(|name| callers.request(name, id));
     }
     sheet.witness(witness);
 }
 
-fn request_of(case: &Case<'_>, escrow: Option<Name>, nonce: u64) -> Option<String> {
-    let joined = &case.evidence.joined;
-    let mut rows = joined.iter().filter(|(_, row)| escrow.is_some() && row.escrow == escrow);
-    let found = rows.find(|(_, row)| joined.calls(row).iter().any(|call| call.nonce() == Some(nonce)));
-    found.map(|(index, _)| case.evidence.joined_id(index))
+/// Which request nodes worked for under a nonce; sorted when first asked, because a run in order never asks.
+struct Callers<'a> {
+    case: &'a Case<'a>,
+    sorted: OnceCell<Vec<(Name, u64, u64)>>,
+}
+
+impl Callers<'_> {
+    fn request(&self, escrow: Name, nonce: u64) -> Option<String> {
+        let sorted = self.sorted.get_or_init(|| {
+            let joined = &self.case.evidence.joined;
+            let rows = joined.iter().filter_map(|(index, row)| Some((index, row, row.escrow?)));
+            let calls = rows.flat_map(|(index, row, escrow)| {
+                joined.calls(row).filter_map(move |call| Some((escrow, call.nonce?, index)))
+            });
+            let mut calls: Vec<_> = calls.collect();
+            calls.sort_unstable();
+            calls
+        });
+        let at = sorted.partition_point(|(of, number, _)| (*of, *number) < (escrow, nonce));
+        let (of, number, index) = sorted.get(at)?;
+        ((*of, *number) == (escrow, nonce)).then(|| self.case.evidence.joined_id(*index))
+    }
 }
 
 /// Inferences of which a host still has a validation.
@@ -287,9 +313,9 @@ fn executions(case: &Case<'_>, ended: &BTreeMap<&str, Option<Ended>>, sheet: &mu
             }
         };
         let completed =
-            |call: &&crate::requests::Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
-        for call in joined.calls(row).iter().filter(completed) {
-            let Some(nonce) = call.nonce() else { continue };
+            |call: &crate::requests::Call| call.outcome == NodeOutcome::Completed && call.rule.is_none();
+        for call in joined.calls(row).filter(completed) {
+            let Some(nonce) = call.nonce else { continue };
             sheet.looked(1);
             if !known.all.contains(nonce) {
                 let node = names.word(call.node);
@@ -323,7 +349,7 @@ fn unexecuted(case: &Case<'_>, ended: &BTreeMap<&str, Option<Ended>>, sheet: &mu
             // Calls of a repeated body bear the marker of the request that it repeats.
             let shared = duplicates.iter().any(|pair| pair.index == index || pair.duplicate_of == index);
             let left = evidence.records.get(index).is_none_or(|record| cut_by_client(record.client_class));
-            let called = |nonce| evidence.joined.calls(row).iter().any(|call| call.nonce() == Some(nonce));
+            let called = |nonce| evidence.joined.calls(row).any(|call| call.nonce == Some(nonce));
             let nonces = evidence.joined.attempts(row).iter().map(|attempt| attempt.nonce);
             for nonce in nonces.filter(|nonce| known.given_up.contains(*nonce) && !called(*nonce)) {
                 sheet.looked(1);

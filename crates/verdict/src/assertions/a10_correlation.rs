@@ -87,7 +87,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
 }
 
 /// Calls of a request, and of those that repeat its body: a hit names the marker that they share.
-fn own_calls<'c>(case: &'c Case<'_>, index: u64, joined: &'c Joined) -> impl Iterator<Item = &'c Call> {
+fn own_calls<'c>(case: &'c Case<'_>, index: u64, joined: &'c Joined) -> impl Iterator<Item = Call> {
     let evidence = case.evidence;
     let duplicates = &evidence.run.resolved.scenario.workload.duplicates;
     let repeats = duplicates.iter().filter(move |repeat| repeat.duplicate_of == index);
@@ -99,7 +99,7 @@ fn fail(case: &Case<'_>, index: u64, joined: &Joined, (reason, text): (&str, Str
     let id = case.evidence.joined_id(index);
     let mut witness = about_request(reason, format!("{id}: {text}"), &id, ACCOUNTING);
     witness.escrow = case.evidence.names.maybe(joined.escrow).map(str::to_owned);
-    witness.nonce = case.evidence.joined.calls(joined).first().and_then(|call| call.nonce());
+    witness.nonce = case.evidence.joined.calls(joined).next().and_then(|call| call.nonce);
     sheet.witness(witness);
 }
 
@@ -110,12 +110,12 @@ fn not_found(case: &Case<'_>, joined: &Joined) -> String {
 }
 
 fn attempts(case: &Case<'_>, joined: &Joined) -> Option<(&'static str, String)> {
-    let (attempts, calls) = (case.evidence.joined.attempts(joined), case.evidence.joined.calls(joined));
-    if attempts.is_empty() && !calls.is_empty() {
+    let (attempts, mut calls) = (case.evidence.joined.attempts(joined), case.evidence.joined.calls(joined));
+    if attempts.is_empty() && calls.len() > 0 {
         return Some(("no-attempts", "nodes worked for it, its row names no attempt".to_owned()));
     }
     let known = |nonce| attempts.iter().any(|attempt| attempt.nonce == nonce);
-    let stray = calls.iter().find_map(|call| Some((call, call.nonce().filter(|nonce| !known(*nonce))?)));
+    let stray = calls.find_map(|call| Some((call, call.nonce.filter(|nonce| !known(*nonce))?)));
     if let Some((call, nonce)) = stray {
         let node = case.evidence.names.word(call.node);
         return Some((

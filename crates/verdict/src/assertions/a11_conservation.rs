@@ -56,7 +56,7 @@ fn records(case: &Case<'_>, sheet: &mut Sheet) {
     let mut classes = 0;
     let mut first = None;
     for index in evidence.plan.indexes() {
-        if evidence.records.get(index).is_none() {
+        if !evidence.records.has(index) {
             first = first.or(Some(index));
             continue;
         }

@@ -1,6 +1,6 @@
 //! V `validity`: the run says something about Devshard, not about the generator or a mock.
 //!
-//! Reasons: `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`,
+//! Reasons: `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`, `generator-stalled`,
 //! `too-few-requests`, `concurrency-not-held`, `requests-dropped`, `mock-saturated`, `saturation-absent`, `search-limited`. Source: design section 7,
 //! specification "Measurements".
 
@@ -28,6 +28,10 @@ pub(super) const ASSERTION: Assertion = Assertion {
 /// A node counts as saturated when it refused a call, or when callers waited for a worker for more than this share of
 /// the load: a queue of one now and then is inside its capacity.
 pub(crate) const WAITING_SHARE_PPB: u64 = 100_000_000;
+
+/// A generator that did not get to run for more than this share of its time tells more about its machine than about
+/// Devshard: it reads answers late, and a closed loop then asks late too, so that nothing else shows it.
+const STALLED_SHARE_PPB: u64 = 500_000_000;
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     case.evidence.missing_of(&[REQUESTS]).into_iter().for_each(|input| sheet.missing(input));
@@ -96,6 +100,13 @@ fn generator(case: &Case<'_>, dropped: u64, health: &GeneratorHealth, sheet: &mu
     if health.fds_exhausted > 0 {
         let text = format!("{} requests found no file descriptor", health.fds_exhausted);
         sheet.witness(limit("generator-fds", text));
+    }
+    if let Some(stalled_us) = health.stalled_us {
+        sheet.looked(1);
+        if stats::ratio::exceeds(stalled_us, health.wall_us, STALLED_SHARE_PPB) {
+            let text = format!("did not get to run for {stalled_us} of {} us", health.wall_us);
+            sheet.witness(limit("generator-stalled", text));
+        }
     }
     if let Some(most) = validity.schedule_lateness_p99 {
         sheet.looked(1);

@@ -1,12 +1,14 @@
 //! Known findings: they stay a fail, expire, go, and are accepted only when nothing is new beside them.
 
 use crate::support::catalogue::{account, http_error};
+use crate::support::story::of;
 use crate::support::{Files, good};
-use evidence::assertion::Assertions;
 use evidence::event::EventKind;
 use evidence::exit::Outcome;
 use evidence::known::{KnownReport, KnownState};
+use verdict::judge::Judgement;
 use verdict::known::{compare, outcome_without, parse};
+use verdict::sheet::WITNESSES_PER_REASON_MAX;
 
 const TODAY: &str = "2026-06-15";
 
@@ -17,9 +19,9 @@ fn entry(assertion: &str, reason: &str, witness: &str, expires: &str) -> String 
     )
 }
 
-fn report(assertions: &Assertions, entries: &[String], accept: bool) -> KnownReport {
+fn report(judged: &Judgement, entries: &[String], accept: bool) -> KnownReport {
     let text = format!("version: 1\nfindings:\n{}", entries.concat());
-    compare(assertions, &parse("known.yaml", &text).expect("a good file"), TODAY, accept)
+    compare(judged, &parse("known.yaml", &text).expect("a good file"), TODAY, accept)
 }
 
 /// The gateway answers 200 and records a failure, twice.
@@ -32,53 +34,93 @@ fn two_pairs() -> Files {
 
 #[test]
 fn a_known_finding_stays_a_fail_and_may_be_accepted() {
-    let assertions = two_pairs().judge().assertions;
-    assert_eq!(assertions.verdict, Outcome::Fail);
+    let judged = two_pairs().judge();
+    assert_eq!(judged.assertions.verdict, Outcome::Fail);
     let known = entry("A11", "outcome-pair", "", "2026-06-15");
-    let told = report(&assertions, std::slice::from_ref(&known), false);
+    let told = report(&judged, std::slice::from_ref(&known), false);
     assert_eq!((told.entries[0].state, told.entries[0].count), (KnownState::Known, 2), "its last day counts");
     assert_eq!((told.new, told.accepted), (0, false), "nobody asked to accept it");
-    let told = report(&assertions, &[known], true);
+    let told = report(&judged, &[known], true);
     assert!(told.accepted);
-    assert_eq!(outcome_without(&assertions), Outcome::Pass);
+    assert_eq!(outcome_without(&judged.assertions), Outcome::Pass);
 }
 
 #[test]
 fn what_is_new_or_expired_is_not_accepted() {
-    let assertions = two_pairs().judge().assertions;
+    let judged = two_pairs().judge();
     let id = "witness: { request_id: \"story-42-000007\" },";
-    let told = report(&assertions, &[entry("A11", "outcome-pair", id, "2026-12-31")], true);
+    let told = report(&judged, &[entry("A11", "outcome-pair", id, "2026-12-31")], true);
     assert_eq!((told.entries[0].count, told.new, told.accepted), (1, 1, false));
-    let told = report(&assertions, &[entry("A11", "outcome-pair", "", "2026-06-14")], true);
+    let told = report(&judged, &[entry("A11", "outcome-pair", "", "2026-06-14")], true);
     assert_eq!((told.entries[0].state, told.new, told.accepted), (KnownState::Expired, 2, false));
     let other = entry("A11", "race-sum", "", "2026-12-31");
-    let told = report(&assertions, &[other], true);
+    let told = report(&judged, &[other], true);
     assert_eq!((told.entries[0].state, told.new, told.accepted), (KnownState::Gone, 2, false));
 }
 
 #[test]
 fn patterns_take_what_they_name() {
-    let assertions = two_pairs().judge().assertions;
+    let judged = two_pairs().judge();
     for (witness, count) in [
         ("witness: { message: \"*accounting says failed\" },", 2),
         ("witness: { request_id: \"story-42-00000*\", escrow: \"12\" },", 2),
         ("witness: { escrow: \"11\" },", 0),
         ("witness: { service: \"*\" },", 0),
     ] {
-        let told = report(&assertions, &[entry("A11", "outcome-pair", witness, "2026-12-31")], true);
+        let told = report(&judged, &[entry("A11", "outcome-pair", witness, "2026-12-31")], true);
         assert_eq!(told.entries[0].count, count, "{witness}");
     }
 }
 
+/// More witnesses of one reason than are kept: each has its words when it is held against the file.
 #[test]
-fn witnesses_that_were_only_counted_need_an_entry_for_all() {
-    let mut assertions = two_pairs().judge().assertions;
-    assertions.results[10].witnesses_total += 7;
+fn witnesses_that_are_not_kept_are_held_against_the_file_too() {
+    let requests = WITNESSES_PER_REASON_MAX as u64 + 30;
+    let mut files = of(requests);
+    (0..requests as usize).for_each(|index| account(&mut files, index, "failed"));
+    let judged = files.judge();
+    let a11 = &judged.assertions.results[10];
+    assert_eq!((a11.witnesses_total, a11.witnesses.len()), (requests, WITNESSES_PER_REASON_MAX));
+    for (pattern, count) in [
+        ("", requests),
+        ("witness: { message: \"*accounting says failed\" },", requests),
+        ("witness: { request_id: \"story-42-00006*\" },", 10),
+        ("witness: { request_id: \"story-42-000079\" },", 1),
+        ("witness: { request_id: \"story-42-000080\" },", 0),
+    ] {
+        let told = report(&judged, &[entry("A11", "outcome-pair", pattern, "2026-12-31")], true);
+        assert_eq!((told.entries[0].count, told.new), (count, requests - count), "{pattern}");
+        assert_eq!(told.accepted, count == requests, "{pattern}");
+    }
+}
+
+#[test]
+fn witnesses_that_are_not_found_again_are_new() {
+    let mut judged = two_pairs().judge();
+    judged.assertions.results[10].witnesses_total += 7;
     let all = entry("A11", "outcome-pair", "", "2026-12-31");
-    assert!(report(&assertions, &[all], true).accepted);
-    let some = entry("A11", "outcome-pair", "witness: { message: \"*\" },", "2026-12-31");
-    let told = report(&assertions, &[some], true);
-    assert_eq!((told.new, told.accepted), (7, false));
+    let told = report(&judged, &[all], true);
+    assert_eq!((told.entries[0].count, told.new, told.accepted), (2, 7, false));
+}
+
+/// Whose request an inference is costs a search: it is made for every witness when an entry asks for it.
+#[test]
+fn an_entry_that_names_a_request_takes_it_wherever_it_stands() {
+    let requests = WITNESSES_PER_REASON_MAX as u64 * 2 + 20;
+    let mut files = of(requests);
+    for diff in files.snapshots.values_mut().flat_map(|s| &mut s.hosts).flat_map(|h| &mut h.escrows) {
+        diff.diffs.iter_mut().for_each(|diff| diff.txs.retain(|tx| tx.kind != "finish"));
+    }
+    let judged = files.judge();
+    let a6 = &judged.assertions.results[5];
+    let reason = "started-without-finish";
+    let of_reason = a6.witnesses.iter().filter(|witness| witness.reason == reason).count();
+    assert_eq!(of_reason, WITNESSES_PER_REASON_MAX, "more were found than are kept");
+    for index in [0, 61, requests - 1] {
+        let id = format!("witness: {{ request_id: \"story-42-{index:06}\" }},");
+        let told = report(&judged, &[entry("A6", reason, &id, "2026-12-31")], true);
+        assert_eq!(told.entries[0].count, 1, "{index}");
+    }
 }
 
 #[test]
@@ -86,31 +128,30 @@ fn accepting_hides_nothing_else() {
     let known = [entry("A11", "outcome-pair", "", "2026-12-31")];
     let mut files = two_pairs();
     files.run.resolved.scenario.minimum.cancelled = Some(2);
-    let assertions = files.judge().assertions;
-    assert!(report(&assertions, &known, true).accepted);
-    assert_eq!(outcome_without(&assertions), Outcome::Unknown, "something was not judged");
-    let mut assertions = two_pairs().judge().assertions;
-    assertions.results[10].missing.push("metrics of the gateway".to_owned());
-    assert!(report(&assertions, &known, true).accepted);
-    assert_eq!(outcome_without(&assertions), Outcome::Unknown, "what failed had not seen everything");
+    let judged = files.judge();
+    assert!(report(&judged, &known, true).accepted);
+    assert_eq!(outcome_without(&judged.assertions), Outcome::Unknown, "something was not judged");
+    let mut judged = two_pairs().judge();
+    judged.assertions.results[10].missing.push("metrics of the gateway".to_owned());
+    assert!(report(&judged, &known, true).accepted);
+    assert_eq!(outcome_without(&judged.assertions), Outcome::Unknown, "what failed had not seen everything");
     let mut assertions = two_pairs().judge().assertions;
     assertions.results[10].minimum = assertions.results[10].evaluated + 1;
     assert_eq!(outcome_without(&assertions), Outcome::Unknown, "what failed had looked at too little");
     let mut files = two_pairs();
     files.event_in_load(EventKind::Signal { signal: "SIGINT".to_owned() });
-    let assertions = files.judge().assertions;
-    assert!(!report(&assertions, &known, true).accepted, "an interrupted run is no failed one");
+    assert!(!report(&files.judge(), &known, true).accepted, "an interrupted run is no failed one");
     let mut files = two_pairs();
     account(&mut files, 11, "failed");
     http_error(&mut files, 11, 502);
-    assert!(!report(&files.judge().assertions, &known, true).accepted, "A2 and T are new");
+    assert!(!report(&files.judge(), &known, true).accepted, "A2 and T are new");
 }
 
 #[test]
 fn an_assertion_that_could_not_judge_lets_no_entry_go() {
     let mut files = good();
     files.run.resolved.scenario.minimum.validations = Some(99);
-    let told = report(&files.judge().assertions, &[entry("A5", "committed-twice", "", "2026-12-31")], false);
+    let told = report(&files.judge(), &[entry("A5", "committed-twice", "", "2026-12-31")], false);
     assert_eq!(told.entries[0].state, KnownState::NotJudged);
 }
 

@@ -20,7 +20,7 @@ fn stuck(files: &mut Files, signal: &str) {
     files.drain.last_mut().expect("the story has it").ended = Some("deadline".to_owned());
 }
 
-fn health(files: &mut Files, key: &str, value: u64) {
+pub fn health(files: &mut Files, key: &str, value: u64) {
     for event in &mut files.events {
         if let EventKind::LoadEnded { health, .. } = &mut event.event {
             health[key] = json!(value);
@@ -261,6 +261,14 @@ pub static DEFECTS: &[Defect] = &[
         plant: |files| {
             health(files, "cpu_us", 800_001);
             "800001 us CPU".to_owned()
+        },
+    },
+    Defect {
+        name: "V.1 the generator did not get to run for most of the load",
+        fires: &[(V, "generator-stalled")],
+        plant: |files| {
+            health(files, "stalled_us", 500_001);
+            "did not get to run for 500001 of 1000000 us".to_owned()
         },
     },
     Defect {

@@ -461,7 +461,8 @@ pub(super) fn events(requests: u64) -> Vec<Event> {
     }));
     kinds.extend([phase(Phase::Faults), phase(Phase::Before), phase(Phase::Load)]);
     let health = json!({"cpu_us": 100_000, "wall_us": 1_000_000, "lateness_p50_us": 40, "lateness_p99_us": 60,
-        "lateness_max_us": 90, "rss_bytes": 9_000_000, "open_fds": 40, "ports_exhausted": 0, "fds_exhausted": 0});
+        "lateness_max_us": 90, "rss_bytes": 9_000_000, "open_fds": 40, "ports_exhausted": 0, "fds_exhausted": 0,
+        "stalled_us": 1_000});
     kinds.extend([
         EventKind::StepStarted { step: 0, concurrency: 4 },
         EventKind::StepEnded {

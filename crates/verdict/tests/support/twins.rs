@@ -308,6 +308,9 @@ pub const TWINS: &[(&str, Change)] = &[
     ("T: one slow request of 24 is within a p95", |files| {
         super::defects_run::slow(files, 1);
     }),
+    ("V: a generator that did not get to run for half of its time", |files| {
+        super::defects_run::health(files, "stalled_us", 500_000);
+    }),
     ("V: a queue of one inside the capacity", |files| {
         files.from(Moment::DrainPassive, |s| {
             s.openai.as_mut().expect("the story has it").nodes[2].saturated_us = 12_000;
@@ -414,6 +417,14 @@ pub const UNKNOWN: &[(&str, &str, Change)] = &[
         files.run.resolved.scenario.minimum.settled = Some(2);
         files.from(Moment::Before, |s| s.chain.as_mut().expect("the story has it").settled = vec![9]);
         files.from(Moment::DrainFinal, |s| s.chain.as_mut().expect("the story has it").settled = vec![9, 11]);
+    }),
+    ("hosts started under load took fewer chats than wanted", "minimum.resumed is 9", |files| {
+        files.acted(action(ServiceAction::Start("host-1".to_owned()), vec![]));
+        files.run.resolved.scenario.minimum.resumed = Some(9);
+        for (service, series) in &mut files.snapshot(Moment::DrainPassive).host_metrics {
+            let chats = if service == "host-1" { 8.0 } else { 50.0 };
+            series.insert("devshard_request_terminal_total{reason=\"ok\"}".to_owned(), chats);
+        }
     }),
     ("A7.6 one replica can't be reached", "host-1/11/diffs at drain-final", |files| {
         let snapshot = files.snapshot(Moment::DrainFinal);

@@ -25,7 +25,7 @@ pub const MODEL: &str = "test-model";
 /// Planted defects of a `planted-defects` build, in the order of `refshard`'s table and after
 /// them those of mocks and loadgen, and the service that gets each
 /// (design, selftest layer M). The programs are asked in a test whether they have the same ones.
-pub const DEFECTS: [(&str, &str); 36] = [
+pub const DEFECTS: [(&str, &str); 37] = [
     ("lost-accounting", "gateway"),
     ("fail-unselected", "gateway"),
     ("hide-truncation", "gateway"),
@@ -43,6 +43,7 @@ pub const DEFECTS: [(&str, &str); 36] = [
     ("record-failed-on-200", "gateway"),
     ("timeout-on-success", "gateway"),
     ("slow-answers", "gateway"),
+    ("slow-end", "gateway"),
     ("drop-finish", "host-1"),
     ("orphan-receipt", "host-1"),
     ("foreign-finish", "host-1"),
