@@ -14,6 +14,7 @@ use crate::judge::Known;
 use crate::life::prepare::Options;
 use crate::stack::attach::AttachArgs;
 use crate::stack::compose::ComposeArgs;
+use crate::stack::real::HostsBy;
 use crate::stack::{Choice, StackKind};
 use crate::view::tell;
 
@@ -185,6 +186,10 @@ pub struct StackArgs {
     /// Folder with your own builds of devshardctl and devshardd, which then run under our mocks (embedded stack).
     #[arg(long, value_name = "DIR")]
     pub devshard_bin: Option<PathBuf>,
+    /// What starts the hosts of that folder: `versiond`, each in a network namespace of its own, where the folder holds it
+    /// and this machine makes them; `devshardd` alone elsewhere.
+    #[arg(long, value_enum, default_value_t = HostsBy::Auto)]
+    pub hosts_by: HostsBy,
     /// Planted defect; only in builds for the self-test.
     #[cfg(feature = "planted-defects")]
     #[arg(long, value_parser = crate::stack::embedded::DEFECTS.map(|(name, _)| name))]
@@ -209,6 +214,7 @@ impl StackArgs {
             defect,
             compose: self.compose.clone(),
             devshard_bin: self.devshard_bin.clone(),
+            hosts_by: self.hosts_by,
             attach: self.attach.clone(),
         }
     }

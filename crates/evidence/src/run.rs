@@ -21,6 +21,9 @@ pub struct Stack {
     pub storage: String,
     /// What was isolated and how, in words.
     pub isolation: String,
+    /// What ran the hosts of the user's own programs: `versiond` or `devshardd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts_by: Option<String>,
 }
 
 /// Identity of one program.

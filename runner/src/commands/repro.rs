@@ -17,6 +17,7 @@ use super::find_run;
 use super::run::block_on;
 use crate::error::RunnerError;
 use crate::life::prepare::{Options, Prepared};
+use crate::stack::real::HostsBy;
 use crate::stack::{Choice, StackKind};
 
 /// What is to be replayed.
@@ -168,6 +169,8 @@ fn replay(request: &Request, judged: &Judgement, alone: Option<u64>) -> Result<J
             defect: run.stack.defect.clone(),
             compose: request.compose.clone(),
             devshard_bin: request.devshard_bin.clone(),
+            // The path of the requests is the recorded one.
+            hosts_by: run.stack.hosts_by.as_deref().and_then(HostsBy::of).unwrap_or_default(),
             attach: request.attach.clone(),
         },
         rules_off: run.rules_off.clone(),

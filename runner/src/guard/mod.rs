@@ -67,7 +67,7 @@ pub enum Command {
         /// Text without its line end.
         line: String,
     },
-    /// Send a signal.
+    /// Send a signal; kill, stop and continue reach also what the service started.
     Signal {
         /// Service.
         service: String,

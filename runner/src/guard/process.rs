@@ -96,8 +96,15 @@ async fn carry_out(
             }
         }
         Command::Signal { service, signal } => {
-            if let Some(service) = services.get(&service) {
-                tree::signal(service.pid, number(signal));
+            let Some(service) = services.get(&service) else { return };
+            match signal {
+                // What a service started is part of it. A polite end is its own to pass on, the others reach all.
+                ServiceSignal::Interrupt | ServiceSignal::Terminate => {
+                    tree::signal(service.pid, number(signal));
+                }
+                ServiceSignal::Kill | ServiceSignal::Stop | ServiceSignal::Continue => {
+                    tree::signal_all(service.pid, number(signal));
+                }
             }
         }
         Command::EndAll { grace_ms } => {

@@ -36,6 +36,8 @@ use crate::view::View;
 pub const WORK_PREFIX: &str = "proofload-run-";
 /// File in it that names its owner: process id and start time.
 pub const OWNER_FILE: &str = "owner";
+/// Variable of every process of a run that names its private directory.
+pub const OWNER_VARIABLE: &str = "PROOFLOAD_WORK";
 /// Polite time that services get at the end, milliseconds.
 const END_GRACE_MS: u64 = 1_000;
 /// What the protocol limits add to the waits that status shows (design section 3, "Deadlines").
@@ -334,7 +336,7 @@ impl Stage<'_> {
         let drained = drainer.passive(context.dispatcher).await? == "stable";
         if let Some(ttl) = self.running.lease_ttl.filter(|_| context.dispatcher.signals == 0) {
             // No gauge shows a lease whose owner is gone, and its work reaches the gateway by the syncs that follow.
-            let limit = LEASE_TIMES * ttl;
+            let limit = timeout.min(LEASE_TIMES * ttl);
             context.dispatcher.through(leases::quiet(&self.running.postgres, limit)).await?;
         }
         // Between steps the evidence is the samples: a snapshot of a moment is taken once.

@@ -259,6 +259,7 @@ impl Provider for Attach {
             defect: None,
             storage: storage.to_owned(),
             isolation: "none: a running environment, which others may use at the same time".to_owned(),
+            hosts_by: None,
         }
     }
 

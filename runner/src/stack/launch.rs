@@ -14,6 +14,7 @@ use scenario::ready::ReadyLine;
 use super::{Context, LOADGEN, Running};
 use crate::error::RunnerError;
 use crate::guard::{ServiceSignal, Spawn};
+use crate::life::run::OWNER_VARIABLE;
 
 /// How long a program may take until its ready line.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -62,7 +63,9 @@ pub fn journal(context: &Context<'_>, service: &str) -> [String; 2] {
 ///
 /// # Errors
 /// [`RunnerError::Environment`] when the guard is gone.
-pub async fn spawn(context: &mut Context<'_>, spawn: Spawn) -> Result<(), RunnerError> {
+pub async fn spawn(context: &mut Context<'_>, mut spawn: Spawn) -> Result<(), RunnerError> {
+    // What a service starts itself inherits it: so a process is found that guard and runner can no longer end.
+    spawn.env.insert(OWNER_VARIABLE.to_owned(), context.work.display().to_string());
     let state = context.dispatcher.services.entry(spawn.service.clone()).or_default();
     state.not_spawned = None;
     state.ended = None;

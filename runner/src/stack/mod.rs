@@ -59,6 +59,8 @@ pub struct Choice {
     pub compose: compose::ComposeArgs,
     /// Folder with the user's own builds of the Devshard programs, which then run instead of the reference ones.
     pub devshard_bin: Option<PathBuf>,
+    /// What starts the hosts of those programs.
+    pub hosts_by: real::HostsBy,
     /// Only for a running environment.
     pub attach: attach::AttachArgs,
 }

@@ -1,4 +1,4 @@
-//! Loopback ports that belong to a run from before the first program starts until its end.
+//! Local ports, of loopback as a rule, that belong to a run from before the first program starts until its end.
 //!
 //! A lease is a bound socket that never listens. While it is held the kernel gives the port to nobody else, neither to
 //! an outgoing connection nor to another program's port 0; a program that binds with `SO_REUSEADDR` (as servers do)
@@ -15,26 +15,47 @@ use rustix::net::{
 use crate::error::RunnerError;
 
 /// Leases of one run; dropped, the ports are free again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ports {
+    ip: Ipv4Addr,
     held: Vec<OwnedFd>,
 }
 
+impl Default for Ports {
+    /// On the loopback address.
+    fn default() -> Self {
+        Self::on(Ipv4Addr::LOCALHOST)
+    }
+}
+
 impl Ports {
-    /// Leases one more port of 127.0.0.1, chosen by the kernel.
+    /// On an address of this machine.
+    #[must_use]
+    pub fn on(ip: Ipv4Addr) -> Self {
+        Self { ip, held: Vec::new() }
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn ip(&self) -> Ipv4Addr {
+        self.ip
+    }
+
+    /// Leases one more port, chosen by the kernel.
     ///
     /// # Errors
     /// [`RunnerError::Environment`] when there is no socket or no port left.
     pub fn lease(&mut self) -> Result<SocketAddrV4, RunnerError> {
         let failed = |error: rustix::io::Errno| {
             RunnerError::environment(format!(
-                "leasing a port of 127.0.0.1: {error}; free some ports or files"
+                "leasing a port of {}: {error}; free some ports or files",
+                self.ip
             ))
         };
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(failed)?;
         set_socket_reuseaddr(&socket, true).map_err(failed)?;
-        bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
+        bind(&socket, &SocketAddrV4::new(self.ip, 0)).map_err(failed)?;
         let bound = getsockname(&socket).map_err(failed)?;
         let address = SocketAddrV4::try_from(bound).map_err(failed)?;
         self.held.push(socket);

@@ -97,6 +97,7 @@ pub fn about(provider: &str, choice: &Choice, resolved: &Resolved, isolation: &s
         defect: choice.defect.clone(),
         storage: storage.to_owned(),
         isolation: isolation.to_owned(),
+        hosts_by: None,
     }
 }
 

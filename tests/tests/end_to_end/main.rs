@@ -5,6 +5,7 @@ mod actions;
 mod attach;
 mod compose;
 mod lifecycle;
+mod namespaces;
 mod real;
 mod repro;
 mod scenarios;

@@ -440,6 +440,7 @@ fn run_info(resolved: Resolved) -> RunInfo {
             defect: None,
             storage: "sqlite".to_owned(),
             isolation: "loopback".to_owned(),
+            hosts_by: None,
         },
         programs: BTreeMap::new(),
         limits: Vec::new(),

@@ -430,6 +430,7 @@ mod tests {
             defect: None,
             compose,
             devshard_bin,
+            hosts_by: crate::stack::real::HostsBy::default(),
             attach: crate::stack::attach::AttachArgs::default(),
         }
     }

@@ -21,17 +21,20 @@ pub struct Theirs {
     pub gateway: PathBuf,
     /// `devshardd`.
     pub host: PathBuf,
+    /// `versiond`, where it starts the hosts.
+    pub versiond: Option<PathBuf>,
     /// What the host program calls its build; empty when it does not say.
     pub host_build: String,
 }
 
-/// Looks at a folder.
+/// Looks at a folder; with `versiond` when it is to start the hosts.
 ///
 /// # Errors
 /// [`RunnerError::Environment`]: a program is missing, can't be run, or speaks another protocol; with what it printed.
-pub async fn look(dir: &Path) -> Result<Theirs, RunnerError> {
+pub async fn look(dir: &Path, with_versiond: bool) -> Result<Theirs, RunnerError> {
     let gateway = runnable(dir, "devshardctl")?;
     let host = runnable(dir, "devshardd")?;
+    let versiond = if with_versiond { Some(runnable(dir, "versiond")?) } else { None };
     let protocol = print(&host, "--print-protocol-version").await?;
     if protocol != PROTOCOL {
         return Err(RunnerError::environment(format!(
@@ -41,7 +44,7 @@ pub async fn look(dir: &Path) -> Result<Theirs, RunnerError> {
     }
     // Only for the record: a build that does not tell is no error.
     let host_build = print(&host, "--print-binary-version").await.unwrap_or_default();
-    Ok(Theirs { gateway, host, host_build })
+    Ok(Theirs { gateway, host, versiond, host_build })
 }
 
 fn runnable(dir: &Path, name: &str) -> Result<PathBuf, RunnerError> {
@@ -88,7 +91,7 @@ mod tests {
     }
 
     async fn refusal(dir: &Path) -> String {
-        look(dir).await.unwrap_err().to_string()
+        look(dir, false).await.unwrap_err().to_string()
     }
 
     #[tokio::test]
@@ -101,11 +104,13 @@ mod tests {
         write(dir.path(), "devshardd", "#!/bin/sh\necho v1\n", 0o755);
         assert!(refusal(dir.path()).await.contains("speaks protocol \"v1\""));
         write(dir.path(), "devshardd", "#!/bin/sh\necho no such flag >&2\nexit 3\n", 0o755);
-        let RunnerError::Environment { log, .. } = look(dir.path()).await.unwrap_err() else {
+        let RunnerError::Environment { log, .. } = look(dir.path(), false).await.unwrap_err() else {
             panic!("another error")
         };
         assert_eq!(log, ["no such flag"]);
         write(dir.path(), "devshardd", "#!/bin/sh\necho v2\n", 0o755);
-        assert_eq!(look(dir.path()).await.unwrap().host_build, "v2");
+        assert_eq!(look(dir.path(), false).await.unwrap().host_build, "v2");
+        let error = look(dir.path(), true).await.unwrap_err().to_string();
+        assert!(error.contains("versiond"), "{error}");
     }
 }

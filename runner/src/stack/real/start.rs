@@ -2,6 +2,7 @@
 //! (contract gateway 1.1 and 1.2, contract mocks 1.4 and 5.3).
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -14,9 +15,12 @@ use super::super::cast::{Cast, Member, Participant};
 use super::super::embedded::{MODEL, write_work};
 use super::super::fleet::{Probe, answering};
 use super::super::mocks::MockSet;
+use super::super::ports::Ports;
 use super::super::reference::{CHAIN_ID, Identity, Keys, random};
 use super::super::{Context, Running, launch};
 use super::Real;
+use super::hosts::{LeaseSetting, VERSIOND_PORT, leases};
+use super::network::Network;
 use super::programs::{PROTOCOL, Theirs, look};
 use crate::collect::ask::{Ask, bound};
 use crate::collect::{Escrows, HostSurface, Surfaces};
@@ -24,11 +28,21 @@ use crate::error::RunnerError;
 use crate::guard::Spawn;
 use crate::life::preflight::{Finding, host_rate};
 
+/// Where a host program answers under `versiond`, and what the router in front of that takes off a path; a bare host knows
+/// its paths without its version.
+const CHILD_HEALTH: &str = "/v2/healthz";
+const PUBLIC_PREFIX: &str = "/devshard";
+/// How often `versiond` asks the allocator for versions.
+const POLL_INTERVAL: &str = "5s";
+
 /// What every program of others is started with.
 struct Stage<'a> {
     theirs: &'a Theirs,
     mocks: &'a MockSet,
     http: &'a reqwest::Client,
+    /// This machine's address as hosts see it.
+    ours: Ipv4Addr,
+    leases: Option<&'a LeaseSetting>,
 }
 
 impl Real {
@@ -37,8 +51,7 @@ impl Real {
     /// # Errors
     /// [`RunnerError::Environment`] with the last log lines of what did not come up.
     pub(super) async fn start_all(&mut self, context: &mut Context<'_>) -> Result<Running, RunnerError> {
-        let dir = self.choice.devshard_bin.clone().unwrap_or_else(|| PathBuf::from("."));
-        let theirs = look(&dir).await?;
+        let theirs = self.look(context).await?;
         let resolved = context.resolved;
         let rate = host_rate(resolved);
         if rate.finding == Finding::Note {
@@ -46,12 +59,24 @@ impl Real {
             context.dispatcher.log(EventKind::Note { text: rate.text })?;
         }
         // Gateway and hosts write `/devshard/<version>`, which a bare host does not know: a lone process needs a router.
-        let cast = Cast::assemble(&mut self.fleet, &mut self.ports, true, context).await?;
+        if theirs.versiond.is_some() {
+            self.link(context).await?;
+        }
+        let mut cast = Cast::assemble(&mut self.fleet, &mut self.host_ports, true, context).await?;
+        for replica in cast.participants.iter_mut().flat_map(|one| &mut one.replicas) {
+            if let Some(namespace) = self.namespaces.get(&replica.service) {
+                replica.address = SocketAddrV4::new(namespace.address, VERSIOND_PORT);
+            }
+        }
+        let leases = self.lease_setting(context)?;
         let ask = Ask::new().map_err(RunnerError::environment)?;
-        let mocks = MockSet::lease(&mut self.ports, resolved)?;
+        let mocks = MockSet::lease(&mut self.host_ports, resolved)?;
         let chain = cast.chain(resolved);
-        mocks.start(&mut self.fleet, context, chain, |_| Vec::new()).await?;
-        let stage = Stage { theirs: &theirs, mocks: &mocks, http: ask.client() };
+        let ours = self.host_ports.ip();
+        let listen = |_: &str| vec!["--listen".to_owned(), ours.to_string()];
+        mocks.start(&mut self.fleet, context, chain, listen).await?;
+        let stage =
+            Stage { theirs: &theirs, mocks: &mocks, http: ask.client(), ours, leases: leases.as_ref() };
         let hosts = self.hosts(context, &stage, &cast.participants).await?;
         let gateway = self.gateway(context, &stage, &cast.keys).await?;
         let build = build_of(&ask, &gateway, &cast.keys.admin).await;
@@ -69,13 +94,67 @@ impl Real {
                 perf_db: Some(gateway_data(context.work).join("perf.db")),
             },
             node_urls: mocks.node_urls(),
-            // The build has its own, half an hour by default.
-            lease_ttl: None,
+            lease_ttl: leases.map(|leases| leases.ttl),
             postgres: cast.postgres,
             model: MODEL.to_owned(),
             required: self.fleet.services.iter().map(|spawn| spawn.service.clone()).collect(),
             waits_s: (0, 0),
         })
+    }
+
+    /// The user's programs, and what starts the hosts; a choice that nobody made is said aloud.
+    async fn look(&self, context: &mut Context<'_>) -> Result<Theirs, RunnerError> {
+        let decision = self.decide(context.resolved).map_err(RunnerError::CannotDo)?;
+        if let Some(why) = &decision.why_not {
+            let text = format!("devshardd runs without versiond: {why}");
+            context.dispatcher.view.line(&text);
+            context.dispatcher.log(EventKind::Note { text })?;
+        }
+        look(&self.folder(), decision.versiond).await
+    }
+
+    /// Makes the namespace of every host. This comes before any port is leased: this machine's address on the links
+    /// exists with them.
+    async fn link(&mut self, context: &mut Context<'_>) -> Result<(), RunnerError> {
+        let devshard = &context.resolved.scenario.devshard;
+        let mut network = Network::open(context)?;
+        for participant in 0..devshard.participants {
+            for replica in 0..devshard.replicas {
+                let host = format!("host-{participant}");
+                let service = if devshard.replicas > 1 { format!("{host}-{replica}") } else { host };
+                let namespace = network.add(&service, context).await?;
+                self.namespaces.insert(service, namespace);
+            }
+        }
+        self.host_ports = Ports::on(network.ours());
+        self.network = Some(network);
+        Ok(())
+    }
+
+    /// How leases are set on the hosts of a run on Postgres.
+    fn lease_setting(&self, context: &mut Context<'_>) -> Result<Option<LeaseSetting>, RunnerError> {
+        if self.fleet.databases.is_none() {
+            return Ok(None);
+        }
+        let replicas = context.resolved.scenario.devshard.replicas;
+        let leases = leases(replicas, |name| std::env::var(name).ok()).map_err(RunnerError::Usage)?;
+        let text = format!("a validation lease holds {} ms on every host", leases.ttl.as_millis());
+        context.dispatcher.log(EventKind::Note { text })?;
+        Ok(Some(leases))
+    }
+
+    /// Base of the paths of a host.
+    fn base(&self, host: &Member) -> String {
+        let version = self.namespaces.get(&host.service).map_or_else(String::new, |_| format!("/{PROTOCOL}"));
+        format!("http://{}{version}", host.address)
+    }
+
+    /// Program and arguments, inside its namespace where the service has one.
+    fn command(&self, service: &str, program: &Path, args: Vec<String>) -> (PathBuf, Vec<String>) {
+        let Some(namespace) = self.namespaces.get(service) else { return (program.to_path_buf(), args) };
+        let mut words = namespace.inside(&[&program.display().to_string()]);
+        words.extend(args);
+        (PathBuf::from(words.remove(0)), words)
     }
 
     async fn hosts(
@@ -101,7 +180,7 @@ impl Real {
             // Looked at past the router, so that every replica shows its own state.
             surfaces.extend(participant.replicas.iter().map(|replica| HostSurface {
                 service: replica.service.clone(),
-                base: format!("http://{}", replica.address),
+                base: self.base(replica),
                 participant: participant.identity.address.clone(),
             }));
         }
@@ -121,7 +200,7 @@ impl Real {
         let keyring = write_keyring(context.work, service, &participant.identity)?;
         let (chain, dapi) = (&stage.mocks.chain, &stage.mocks.dapi);
         let env = [
-            ("NODE_HOST", "127.0.0.1".to_owned()),
+            ("NODE_HOST", stage.ours.to_string()),
             ("NODE_GRPC_URL", chain["grpc"].to_string()),
             ("NODE_RPC_URL", format!("http://{}", chain["rpc"])),
             ("NODE_MANAGER_ADDR", dapi[&format!("grpc:{}", participant.host)].to_string()),
@@ -139,11 +218,18 @@ impl Real {
             env.extend(databases.variables(&participant.host));
             env.insert("DEVSHARD_REQUIRE_POSTGRES".to_owned(), "true".to_owned());
         }
+        env.extend(stage.leases.into_iter().flat_map(|leases| leases.variables.clone()));
         let data = context.work.join(format!("{service}-data"));
         make_dir(&data)?;
-        let port = replica.address.port().to_string();
-        let args = vec!["--port".to_owned(), port, "--data-dir".to_owned(), data.display().to_string()];
-        self.theirs(context, stage, (&stage.theirs.host, replica, "/healthz"), args, env).await
+        let Some(versiond) = &stage.theirs.versiond else {
+            let port = replica.address.port().to_string();
+            let args = vec!["--port".to_owned(), port, "--data-dir".to_owned(), data.display().to_string()];
+            return self.theirs(context, stage, (&stage.theirs.host, replica, "/healthz"), args, env).await;
+        };
+        let versions = context.work.join(format!("{service}-versions"));
+        make_dir(&versions)?;
+        env.extend(supervised(stage, &data, &versions));
+        self.theirs(context, stage, (versiond, replica, CHILD_HEALTH), Vec::new(), env).await
     }
 
     async fn router(
@@ -155,7 +241,11 @@ impl Real {
         let config = json!({
             "listen": router.address.to_string(),
             "upstreams": participant.upstreams(),
-            "strip_prefix": format!("/devshard/{PROTOCOL}"),
+            // The version is what `versiond` chooses its child by.
+            "strip_prefix": match self.network {
+                Some(_) => PUBLIC_PREFIX.to_owned(),
+                None => format!("{PUBLIC_PREFIX}/{PROTOCOL}"),
+            },
         });
         let args = vec!["--config".to_owned(), write_work(context, &router.service, &config)?];
         let spawn = launch::child(context, "ref-router", &router.service, args, BTreeMap::new());
@@ -214,10 +304,25 @@ impl Real {
         let log = context.dir.path(&launch::log_file(&service));
         let probe = Probe { http: stage.http.clone(), address: member.address, path };
         self.fleet.probes.insert(service.clone(), probe);
-        let program = program.to_path_buf();
+        let (program, args) = self.command(&service, program, args);
         let spawn = Spawn { service, program, args, env, log, user: None, stdout_to_log: true };
         self.fleet.spawn(context, spawn).await
     }
+}
+
+/// What `versiond` needs to know beside what it hands on to its child (contract hosts 1.2, mocks 1.3): one version, from
+/// the user's folder, whatever the allocator offers.
+fn supervised(stage: &Stage<'_>, data: &Path, versions: &Path) -> BTreeMap<String, String> {
+    let env = [
+        ("VERSIOND_ORACLE_URL", format!("http://{}/versions", stage.mocks.dapi["http"])),
+        ("VERSIOND_POLL_INTERVAL", POLL_INTERVAL.to_owned()),
+        ("VERSIOND_BIN_DIR", versions.display().to_string()),
+        ("VERSIOND_DATA_DIR", data.display().to_string()),
+        ("VERSIOND_BINARY_NAME", "devshardd".to_owned()),
+        ("VERSIOND_FORCE", PROTOCOL.to_owned()),
+    ];
+    let chosen = (format!("VERSIOND_OVERRIDE_{PROTOCOL}"), stage.theirs.host.display().to_string());
+    env.into_iter().map(|(name, value)| (name.to_owned(), value)).chain([chosen]).collect()
 }
 
 fn gateway_data(work: &Path) -> PathBuf {

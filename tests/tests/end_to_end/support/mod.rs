@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its own part of this module")]
 
 pub mod stand_in;
+pub mod theirs;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
