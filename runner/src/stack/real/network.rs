@@ -59,7 +59,8 @@ impl Subnet {
     /// The first from `start` on that no route of this machine overlaps and no other run holds.
     fn lease(start: u32, busy: &[Net]) -> Result<Self, String> {
         for step in 0..SUBNETS {
-            let base = u32::from(RANGE) + (((start % SUBNETS) + step) % SUBNETS << (32 - u32::from(PREFIX)));
+            let index = (start % SUBNETS + step) % SUBNETS;
+            let base = u32::from(RANGE) + (index << (32 - u32::from(PREFIX)));
             let net = Net { base, prefix: PREFIX };
             if busy.iter().any(|other| net.overlaps(*other)) {
                 continue;
@@ -232,7 +233,7 @@ mod tests {
         assert!(u32::from(Ipv4Addr::new(10, 214, 8, 0)) <= one.base, "{one:?}");
         let base = one.base;
         drop(one);
-        let again = Subnet::lease(base >> 8 & 255, &busy).unwrap();
+        let again = Subnet::lease((base >> 8) & 255, &busy).unwrap();
         assert_eq!(again.base, base, "a lease ends with its socket");
         let all = [Net::parse("10.0.0.0/8").unwrap()];
         assert!(Subnet::lease(0, &all).unwrap_err().contains("--hosts-by devshardd"));
