@@ -33,8 +33,12 @@ pub fn gc(dry_run: bool, engine: Option<String>) -> Result<Outcome, RunnerError>
             crate::view::say(&format!("would remove {}", path.display()));
             continue;
         }
-        std::fs::remove_dir_all(&path)
-            .map_err(|error| RunnerError::environment(format!("removing {}: {error}", path.display())))?;
+        match std::fs::remove_dir_all(&path) {
+            // Another one looks for leftovers at the same time: gone is what both want.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            removed => removed
+                .map_err(|error| RunnerError::environment(format!("removing {}: {error}", path.display())))?,
+        }
         crate::view::say(&format!("removed {}", path.display()));
     }
     if found == 0 {

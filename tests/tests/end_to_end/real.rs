@@ -78,11 +78,12 @@ const fn finding(number: &'static str, scenario: &'static str, sign: Sign) -> Fi
 }
 
 /// Found within some minutes each.
-const SHORT: [Finding; 6] = [
+const SHORT: [Finding; 7] = [
     finding("J1", "j1-truncated-stream", Sign::Fails(&["A2", "A3"])),
     finding("J2", "j2-truncated-replay", Sign::Fails(&["A3", "A10"])),
     finding("J6", "j6-late-error", Sign::Fails(&["A8", "T"])),
     finding("J10", "j10-ghosts", Sign::Told("A6", "ghost")),
+    finding("J11", "j11-replica-failover", Sign::Fails(&["A2", "A6"])),
     finding("J17", "j17-cancel-runs-on", Sign::Told("A11", "work-after-cancel")),
     finding("J20", "normal-load", Sign::Told("A10", "july-id-split")),
 ];
@@ -100,6 +101,10 @@ impl Finding {
         let text =
             std::fs::read_to_string(root().join(format!("tests/real/{}.yaml", self.scenario))).unwrap();
         let run = Run::of(&text, &["--devshard-bin", folder]);
+        if run.code() == 4 && run.dirs().is_empty() {
+            println!("{} by {}: can't be looked for here: {}", self.number, self.scenario, run.text());
+            return;
+        }
         let assertions = run.json("assertions.json");
         assert!([0, 1, 4].contains(&run.code()), "{}: {}", self.scenario, run.text());
         let failed = with_status(&assertions, "fail");
