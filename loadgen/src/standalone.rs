@@ -180,7 +180,7 @@ fn try_run(flags: &Flags) -> Result<Outcome, LoadgenError> {
     if flags.insecure {
         text.insert_str(0, "CERTIFICATES WERE NOT CHECKED (--insecure): who answered is not known\n");
     }
-    print!("{text}");
+    crate::terminal::say(&text);
     let path = flags.output.join(SUMMARY_FILE);
     std::fs::write(&path, &text)
         .map_err(|error| LoadgenError::Environment(format!("{}: {error}", path.display())))?;

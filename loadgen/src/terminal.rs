@@ -13,6 +13,13 @@ pub fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stderr()).map_or(79, |size| usize::from(size.ws_col.max(2)) - 1)
 }
 
+/// Prints a page; when nobody can read it any more the files still tell.
+pub fn say(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}
+
 /// Shows a line in place of the one before.
 pub fn show(line: &str) {
     let mut out = std::io::stderr().lock();

@@ -372,7 +372,9 @@ fn options(
 /// Defaults < file < environment < flag.
 fn overrides(file: &FileArgs) -> Result<Overrides, RunnerError> {
     let mut overrides = Overrides::default();
-    overrides.set_environment(|name| std::env::var(name).ok()).map_err(RunnerError::Usage)?;
+    // What is no text becomes a text that no setting takes: it is refused, not passed over.
+    let variable = |name: &str| std::env::var_os(name).map(|text| text.to_string_lossy().into_owned());
+    overrides.set_environment(variable).map_err(RunnerError::Usage)?;
     let flags = [
         (Setting::Seed, &file.seed),
         (Setting::Requests, &file.requests),

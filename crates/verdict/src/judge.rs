@@ -80,6 +80,7 @@ pub fn judge_beside(reader: &RunReader, changed: Vec<(String, String)>) -> Resul
         if let Some(moment) = evidence.moment_of(&name) {
             evidence.snapshots.remove(&moment);
         }
+        evidence.altered.push(format!("{name}: {why}"));
         evidence.missing.entry(name).or_insert(why);
     }
     Ok(judged(evidence, &ALL))
@@ -118,6 +119,9 @@ fn judged(evidence: Evidence, registry: &[Assertion]) -> Judgement {
     Judgement { evidence, decided, assertions, summary, failures, failures_dropped }
 }
 
+/// Files changed since the run that V names; the rest are counted.
+const ALTERED_NAMED_MAX: usize = 8;
+
 fn evaluate(
     evidence: &Evidence,
     decided: &Table<Decided>,
@@ -129,7 +133,14 @@ fn evaluate(
         .iter()
         .map(|assertion| {
             let mut sheet = Sheet::new(assertion.id, assertion.unit, 1);
-            let missing = evidence.missing_of(assertion.inputs);
+            let mut missing = evidence.missing_of(assertion.inputs);
+            if assertion.id == AssertionId::V {
+                missing.extend(evidence.altered.iter().take(ALTERED_NAMED_MAX).cloned());
+                let more = evidence.altered.len().saturating_sub(ALTERED_NAMED_MAX);
+                if more > 0 {
+                    missing.push(format!("{more} other files were changed since the run"));
+                }
+            }
             if missing.is_empty() {
                 // A bug in one assertion must not hide what the others found.
                 let judged = catch_unwind(AssertUnwindSafe(|| (assertion.judge)(&case, &mut sheet)));

@@ -67,6 +67,8 @@ pub struct Evidence {
     pub applied: Value,
     /// Why an input can't be used, by its file name.
     pub missing: BTreeMap<String, String>,
+    /// Files that are not what they were when the run ended, whoever reads them: then no result of the run is valid.
+    pub altered: Vec<String>,
 }
 
 /// Why nothing at all can be judged.
@@ -114,6 +116,7 @@ impl Evidence {
             snapshots,
             sessions,
             missing,
+            altered: Vec::new(),
         };
         evidence.note_declared_gaps();
         crate::gaps::note(&mut evidence);

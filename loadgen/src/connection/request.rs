@@ -68,6 +68,17 @@ impl ClientKey {
     }
 }
 
+/// Why a name can't be that of a header which loadgen is told to send.
+#[must_use]
+pub fn refused_header(name: &str) -> Option<String> {
+    let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(token) {
+        return Some(format!("{name:?} is no header name"));
+    }
+    let reserved = RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved));
+    reserved.then(|| format!("header {name:?} is written by loadgen itself"))
+}
+
 /// The part of the head that is the same for all requests of a run.
 #[derive(Clone, Debug)]
 pub struct HeadTemplate {
@@ -104,12 +115,8 @@ impl HeadTemplate {
     ) -> Result<Self, LoadgenError> {
         let mut template = Self::new(target, None);
         for (name, value) in headers {
-            let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-            if name.is_empty() || !name.bytes().all(token) {
-                return Err(LoadgenError::Usage(format!("{name:?} is no header name")));
-            }
-            if RESERVED.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
-                return Err(LoadgenError::Usage(format!("header {name:?} is written by loadgen itself")));
+            if let Some(why) = refused_header(name) {
+                return Err(LoadgenError::Usage(why));
             }
             if !value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte)) {
                 return Err(LoadgenError::Usage(format!(

@@ -58,21 +58,23 @@ fn count_tokens(counts: &mut Counts, ended: &Ended, prices_nano: Option<(u64, u6
     let tokens = &mut counts.tokens;
     if found.source == TokenSource::Events {
         tokens.without_usage += 1;
-        tokens.counted += found.completion;
+        tokens.counted = tokens.counted.saturating_add(found.completion);
         return;
     }
     let prompt = found.prompt.unwrap_or_default();
     tokens.with_usage += 1;
-    tokens.prompt += prompt;
-    tokens.completion += found.completion;
+    // What a server claims may be any number.
+    tokens.prompt = tokens.prompt.saturating_add(prompt);
+    tokens.completion = tokens.completion.saturating_add(found.completion);
     if ended.record.stream && ended.output_events > 0 {
         tokens.events_with_usage += ended.output_events;
-        tokens.completion_of_streams += found.completion;
+        tokens.completion_of_streams = tokens.completion_of_streams.saturating_add(found.completion);
     }
     if let Some((for_prompt, for_completion)) = prices_nano {
         let price = u128::from(prompt) * u128::from(for_prompt)
             + u128::from(found.completion) * u128::from(for_completion);
-        *counts.cost_nano.get_or_insert(0) += u64::try_from(price / 1_000_000).unwrap_or(u64::MAX);
+        let cost = counts.cost_nano.get_or_insert(0);
+        *cost = cost.saturating_add(u64::try_from(price / 1_000_000).unwrap_or(u64::MAX));
     }
 }
 

@@ -141,9 +141,9 @@ fn try_run(flags: &CompareFlags) -> Result<Outcome, LoadgenError> {
     if flags.json {
         let text = serde_json::to_string_pretty(&comparison)
             .map_err(|error| LoadgenError::Internal(error.to_string()))?;
-        println!("{text}");
+        crate::terminal::say(&format!("{text}\n"));
     } else {
-        print!("{}", text(&comparison));
+        crate::terminal::say(&text(&comparison));
     }
     Ok(if comparison.regression { Outcome::Regression } else { Outcome::Pass })
 }

@@ -40,7 +40,7 @@ fn try_run(flags: &MergeFlags) -> Result<Outcome, LoadgenError> {
         shards.push(read_summary(path)?);
     }
     let merged = merge(shards).map_err(LoadgenError::Usage)?;
-    print!("{}", super::text(&merged));
+    crate::terminal::say(&super::text(&merged));
     for path in write_all(&flags.output, &merged)? {
         eprintln!("wrote {}", path.display());
     }

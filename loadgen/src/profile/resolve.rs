@@ -225,10 +225,13 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
         both
     });
     let limits = limits(profile, &mut problems);
+    let header = profile.correlation.header.clone().filter(|header| !header.is_empty());
+    if let Some(why) = header.as_deref().and_then(crate::connection::request::refused_header) {
+        problems.add(format!("correlation.header: {why}"));
+    }
     if !problems.0.is_empty() {
         return Err(LoadgenError::Usage(problems.0.join("\n")));
     }
-    let header = profile.correlation.header.clone().filter(|header| !header.is_empty());
     Ok(Resolved {
         name,
         seed: profile.seed.unwrap_or(42),

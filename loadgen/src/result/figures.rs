@@ -125,12 +125,12 @@ impl Counts {
         self.bytes_out += other.bytes_out;
         let (own, theirs) = (&mut self.tokens, &other.tokens);
         own.with_usage += theirs.with_usage;
-        own.prompt += theirs.prompt;
-        own.completion += theirs.completion;
+        own.prompt = own.prompt.saturating_add(theirs.prompt);
+        own.completion = own.completion.saturating_add(theirs.completion);
         own.without_usage += theirs.without_usage;
-        own.counted += theirs.counted;
+        own.counted = own.counted.saturating_add(theirs.counted);
         own.events_with_usage += theirs.events_with_usage;
-        own.completion_of_streams += theirs.completion_of_streams;
+        own.completion_of_streams = own.completion_of_streams.saturating_add(theirs.completion_of_streams);
         self.cost_nano = sum(self.cost_nano, other.cost_nano);
         self.good = sum(self.good, other.good);
     }
@@ -145,7 +145,7 @@ pub const fn is_failure(class: ClientClass) -> bool {
 
 fn sum(own: Option<u64>, theirs: Option<u64>) -> Option<u64> {
     match (own, theirs) {
-        (Some(own), Some(theirs)) => Some(own + theirs),
+        (Some(own), Some(theirs)) => Some(own.saturating_add(theirs)),
         (own, theirs) => own.or(theirs),
     }
 }

@@ -123,12 +123,8 @@ fn try_run(flags: &RunFlags, search: bool) -> Result<Outcome, LoadgenError> {
     let clock = Clock::start();
     let (profile, mut plan) = read(flags, search)?;
     if flags.dry_run {
-        println!(
-            "{} stages, {} scenarios, plan {}",
-            plan.stages.len(),
-            plan.scenarios.len(),
-            plan.plan_digest
-        );
+        let (stages, scenarios) = (plan.stages.len(), plan.scenarios.len());
+        crate::terminal::say(&format!("{stages} stages, {scenarios} scenarios, plan {}\n", plan.plan_digest));
         return Ok(Outcome::Pass);
     }
     let machine = health::machine();
@@ -160,7 +156,7 @@ fn try_run(flags: &RunFlags, search: bool) -> Result<Outcome, LoadgenError> {
     judge::complete(&mut result, &plan, first.stages, interrupted);
     terminal::end();
     let files = output::write_all(&flags.output, &result)?;
-    print!("{}", output::text(&result));
+    crate::terminal::say(&output::text(&result));
     files.iter().for_each(|path| eprintln!("loadgen: wrote {}", path.display()));
     Ok(result.verdict.outcome)
 }

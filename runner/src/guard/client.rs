@@ -43,6 +43,8 @@ impl Guard {
                         return;
                     }
                 }
+                // Asked to end, it has said so before; whoever has heard that takes no notice of this.
+                drop(reports.send(Report::Gone).await);
             });
         }
         Ok(Self { child, input })

@@ -124,6 +124,8 @@ pub enum Report {
         /// Signal.
         signal: Option<i32>,
     },
+    /// The guard itself is gone: said by the runner's end of the pipe.
+    Gone,
     /// Every descendant is gone.
     Ended {
         /// How many had to be killed.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::clock::Clock;
 use crate::error::RunnerError;
-use crate::guard::Report;
+use crate::guard::{Report, tree};
 use crate::view::View;
 
 /// Messages that may wait for the dispatcher; beyond, their senders wait.
@@ -173,6 +173,7 @@ impl Dispatcher {
                 self.all_ended = true;
                 Ok(())
             }
+            Report::Gone => self.guard_gone(),
             Report::Spawned { service, pid, start_ticks } => {
                 let state = self.services.entry(service).or_default();
                 state.pid = pid;
@@ -207,6 +208,26 @@ impl Dispatcher {
                 self.log(EventKind::ProcessExited { service, pid, code, signal, planned })
             }
         }
+    }
+
+    /// Somebody ended the guard: its services would outlive the run. They are ended here, each by its identity, and the
+    /// run ends as an environment error.
+    fn guard_gone(&mut self) -> Result<(), RunnerError> {
+        if std::mem::replace(&mut self.all_ended, true) {
+            return Ok(());
+        }
+        let running = self.services.iter().filter(|(_, state)| state.running);
+        let ended: Vec<(String, u32)> = running
+            .filter(|(_, state)| tree::start_ticks(state.pid).is_none_or(|ticks| ticks == state.start_ticks))
+            .map(|(service, state)| (service.clone(), state.pid))
+            .collect();
+        for (service, pid) in ended {
+            tree::signal_all(pid, rustix::process::Signal::KILL);
+            let signal = Some(rustix::process::Signal::KILL.as_raw());
+            self.take_report(Report::Exited { service, pid, code: None, signal })?;
+        }
+        let message = "the guard process was ended from outside; its services were ended after it";
+        Err(RunnerError::environment(message))
     }
 
     /// Takes in what has arrived, without waiting. True when there was anything.

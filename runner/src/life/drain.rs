@@ -93,13 +93,18 @@ impl<'a> Drainer<'a> {
             if let Some(ended) = ended {
                 return Ok(ended);
             }
-            if dispatcher.during(tokio::time::sleep(self.limits.interval)).await?.is_err() {
+            if dispatcher.during(tokio::time::sleep(self.pause(at_us, deadline_us))).await?.is_err() {
                 let at_us = dispatcher.at_us();
                 let at = (at_us, Some(deadline_us));
                 self.sample(DrainPart::Passive, at, BTreeMap::new(), 0, Some("interrupted"))?;
                 return Ok("interrupted");
             }
         }
+    }
+
+    /// Time to the next look: the deadline is looked at however long the interval is.
+    fn pause(&self, at_us: u64, deadline_us: u64) -> Duration {
+        self.limits.interval.min(Duration::from_micros(deadline_us.saturating_sub(at_us)))
     }
 
     fn sample(
@@ -193,7 +198,8 @@ impl<'a> Drainer<'a> {
                 && dispatcher.signals == 0
             {
                 // A signal cuts the pause; the loop ends by its own condition then.
-                let _cut = dispatcher.during(tokio::time::sleep(self.limits.interval)).await?;
+                let pause = self.pause(dispatcher.at_us(), deadline_us);
+                let _cut = dispatcher.during(tokio::time::sleep(pause)).await?;
                 answer = dispatcher.through(self.running.surfaces.order(&url, self.call_limit())).await?;
             }
             log_step(dispatcher, "finalize", escrow, &answer)?;

@@ -155,7 +155,11 @@ impl<'a> Load<'a> {
                 context.dispatcher.through(logs.read(&self.running.mocks)).await??;
             }
             // Wakes up on every message; the timer only bounds the log spacing.
-            drop(tokio::time::timeout(Duration::from_millis(200), context.dispatcher.next()).await);
+            if let Ok(taken) =
+                tokio::time::timeout(Duration::from_millis(200), context.dispatcher.next()).await
+            {
+                taken?;
+            }
         }
     }
 

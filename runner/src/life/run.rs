@@ -112,10 +112,18 @@ async fn judge_all(
     let judge =
         |context: &mut Context<'_>| judge::judge(context.dir, &prepared.known, &context.dispatcher.phases_us);
     tokio::time::sleep(MOMENT).await;
-    context.dispatcher.take_waiting()?;
+    take_late(context.dispatcher)?;
     let judged = judge(context);
     tokio::time::sleep(MOMENT).await;
-    if context.dispatcher.take_waiting()? { Ok(judge(context)) } else { Ok(judged) }
+    if take_late(context.dispatcher)? { Ok(judge(context)) } else { Ok(judged) }
+}
+
+/// Takes in what has arrived; an environment that breaks now is evidence too, and the run is torn down all the same.
+fn take_late(dispatcher: &mut Dispatcher) -> Result<bool, RunnerError> {
+    match dispatcher.take_waiting() {
+        Err(error @ RunnerError::Environment { .. }) => note_end(dispatcher, Err(error)).map(|()| true),
+        other => other,
+    }
 }
 
 /// Writes who owns the private directory, so that `gc` can tell a dead run's from a living one's.
@@ -399,13 +407,14 @@ async fn teardown(provider: &mut dyn Provider, context: &mut Context<'_>) -> Res
     if let Err(error) = provider.stop(context).await {
         context.dispatcher.log(EventKind::Note { text: format!("teardown: {error}") })?;
     }
-    if context.guard.end_all(END_GRACE_MS).await.is_err() {
-        // The guard is gone: its own end took the services along.
-        return Ok(());
-    }
+    // A guard that is gone can't be told; that it is gone arrives as a report, and with it the end of its services.
+    let _told = context.guard.end_all(END_GRACE_MS).await;
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     while !context.dispatcher.all_ended {
         match tokio::time::timeout_at(deadline, context.dispatcher.next()).await {
+            Ok(Err(error)) if context.dispatcher.all_ended => {
+                context.dispatcher.log(EventKind::Note { text: format!("teardown: {error}") })?;
+            }
             Ok(taken) => taken?,
             Err(_) => break,
         }

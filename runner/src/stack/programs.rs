@@ -1,4 +1,5 @@
-//! Finding the programs of a run: in `--bin-dir`, then beside the runner's own executable (design section 2).
+//! Finding the programs of a run: in `--bin-dir` where it is given, else beside the runner's own executable (design section
+//! 2). Never in both: a folder that was misspelt or built in part would be tested with other programs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,24 +21,25 @@ impl Programs {
     /// # Errors
     /// [`RunnerError::Environment`] naming all that are missing, where they were looked for, and what to do.
     pub fn find(bin_dir: Option<&Path>, names: &[&str]) -> Result<Self, RunnerError> {
-        let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
-        let places: Vec<PathBuf> = bin_dir.map(Path::to_path_buf).into_iter().chain(own).collect();
+        let own = || std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
+        let place = bin_dir.map(Path::to_path_buf).or_else(own).unwrap_or_default();
         let mut paths = BTreeMap::new();
         let mut missing = Vec::new();
         for name in names {
-            match places.iter().map(|place| place.join(name)).find(|path| path.is_file()) {
-                Some(path) => drop(paths.insert((*name).to_owned(), path)),
-                None => missing.push(*name),
+            let path = place.join(name);
+            if path.is_file() {
+                paths.insert((*name).to_owned(), path);
+            } else {
+                missing.push(*name);
             }
         }
         if missing.is_empty() {
             return Ok(Self { paths });
         }
-        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
         Err(RunnerError::environment(format!(
             "program not found: {} (looked in {}); build the workspace with `make build`, or give --bin-dir",
             missing.join(", "),
-            places.join(", then ")
+            place.display()
         )))
     }
 

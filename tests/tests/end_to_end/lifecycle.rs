@@ -115,6 +115,48 @@ fn analyzing_again_gives_the_same_bytes() {
         assert_eq!(output.status.code(), Some(0));
         assert_eq!(std::fs::read(dir.join("assertions.json")).unwrap(), first);
     }
+    // A limit that was made wider afterwards, by whatever file, and a manifest that was taken away: nobody can vouch for it.
+    let file = dir.join("run.yaml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("ttft_p95: 2s", "ttft_p95: 9s")).unwrap();
+    for words in ["run.yaml: ", "manifest.json: absent"] {
+        let output = runner().arg("analyze").arg(&dir).output().unwrap();
+        let page = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{page}");
+        assert!(page.contains(words), "{words}: {page}");
+        std::fs::write(&file, &text).unwrap();
+        std::fs::remove_file(dir.join("manifest.json")).ok();
+    }
+}
+
+#[test]
+fn a_guard_that_is_killed_ends_the_run_as_environment_and_leaves_nothing() {
+    let results = tempfile::tempdir().unwrap();
+    let child = start(results.path(), &ml_5xx());
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+    };
+    let loads = || {
+        let dirs = run_dirs(&results.path().join("results"));
+        let events =
+            dirs.first().map(|dir| std::fs::read_to_string(dir.join("events.jsonl")).unwrap_or_default());
+        events.is_some_and(|text| text.contains("\"phase-started\",\"phase\":\"load\""))
+    };
+    let begun = Instant::now();
+    while !loads() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no load began");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let guard = processes_of("__guard").into_iter().find(|pid| parent(*pid) == Some(child.id())).unwrap();
+    assert!(std::process::Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let page = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(5), "{page}");
+    assert!(page.contains("the guard process was ended from outside"), "{page}");
+    assert!(!page.contains("FAIL "), "{page}");
+    let part = results.path().to_str().unwrap();
+    assert!(gone(part, Duration::from_secs(5)), "left: {:?}", processes_of(part));
 }
 
 /// Secrets of every stack that runs now, from the environment of its services.

@@ -1,7 +1,7 @@
 //! The embedded stack with the user's own `devshardctl` and `devshardd` (`--devshard-bin DIR`): our mocks, our keys
 //! and our routers around real programs (design section 4, contract mocks 1.4 and 9, fixture wire-july section 3).
 //!
-//! Where the folder holds `versiond` and the machine makes network namespaces, it starts the hosts ([`network`]).
+//! Where the folder holds `versiond` and the machine makes network namespaces, it starts the hosts (`network`).
 
 pub use hosts::HostsBy;
 pub(super) use programs::PROTOCOL;
