@@ -11,9 +11,16 @@ use crate::life::prepare::{Options, Prepared};
 /// Runs a scenario.
 ///
 /// # Errors
-/// [`RunnerError`] before the start, or when the run directory can't be used.
+/// [`RunnerError`] before the start, also when the JUnit file can't be written, or when the run directory can't be used.
 pub fn run(options: &Options, quiet: bool, junit: Option<&Path>) -> Result<Outcome, RunnerError> {
     let prepared = Prepared::from_file(options)?;
+    // Before minutes of load, not after them.
+    if let Some(path) = junit {
+        std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
+            let text = format!("--junit {}: {error}; name a file in a folder that exists", path.display());
+            RunnerError::Usage(text)
+        })?;
+    }
     let finished = block_on(crate::life::run::run(prepared, quiet))??;
     if let Some(path) = junit {
         // From the files, like every other reading of a run, so that both say the same.

@@ -47,7 +47,14 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         },
     }
     if case.partial() {
-        sheet.missing("the load was stopped before the end of its plan");
+        let whole = |event: &evidence::event::Event| {
+            matches!(event.event, EventKind::LoadEnded { partial: false, .. })
+        };
+        sheet.missing(if case.evidence.events.iter().any(whole) {
+            "the run was stopped after its load, before all evidence was there"
+        } else {
+            "the load was stopped before the end of its plan"
+        });
     } else {
         steps(case, sheet);
         if let Some(Next::Limited { level, .. }) = crate::levels::standing(case) {
