@@ -156,7 +156,7 @@ async fn drive(
             records: written.records,
             records_dropped: written.dropped,
             partial: halt.is_stopped(),
-            health: tally.health(wall_us, Some(pulse.stalled_us())),
+            health: tally.health(wall_us, Some(&pulse.beats())),
         })
         .await;
     Ok(match halt.reason() {

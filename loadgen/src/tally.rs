@@ -8,6 +8,7 @@ use stats::histogram::Histogram;
 use stats::rank::Percentile;
 
 use crate::health;
+use crate::pulse::Beats;
 
 /// Counts since the start.
 #[derive(Debug, Default)]
@@ -68,9 +69,10 @@ impl Tally {
         }
     }
 
-    /// Health of the generator at this moment; how long it was stalled where somebody watches.
+    /// Health of the generator at this moment; how late its loop came where somebody watches.
     #[must_use]
-    pub fn health(&self, wall_us: u64, stalled_us: Option<u64>) -> GeneratorHealth {
+    pub fn health(&self, wall_us: u64, beats: Option<&Beats>) -> GeneratorHealth {
+        let late = |percentile| beats.and_then(|beats| beats.late.percentile_us(percentile));
         let usage = health::Usage::now();
         GeneratorHealth {
             cpu_us: usage.cpu_us,
@@ -82,7 +84,11 @@ impl Tally {
             open_fds: usage.open_fds,
             ports_exhausted: self.count(ClientClass::GeneratorPorts),
             fds_exhausted: self.count(ClientClass::GeneratorFds),
-            stalled_us,
+            stalled_us: beats.map(|beats| beats.stalled_us),
+            loop_gap_max_us: beats.and_then(|beats| beats.late.max_us()),
+            loop_late_p50_us: late(Percentile::P50),
+            loop_late_p95_us: late(Percentile::P95),
+            loop_late_p99_us: late(Percentile::P99),
         }
     }
 }

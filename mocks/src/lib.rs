@@ -16,4 +16,5 @@ pub mod openai;
 pub mod ordinal;
 pub mod process;
 pub mod program;
+pub mod pulse;
 pub mod ready;

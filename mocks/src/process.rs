@@ -124,10 +124,19 @@ pub struct Running {
 }
 
 impl Running {
-    /// Nothing bound yet. `closing` is cancelled by [`Running::stop`].
+    /// Nothing bound yet, and the pulse of the process is watched from now on. `closing` is cancelled by
+    /// [`Running::stop`].
     #[must_use]
     pub fn new(listen: Listen, closing: CancellationToken) -> Self {
-        Self { ready: BTreeMap::new(), closing, tasks: JoinSet::new(), listen }
+        let mut tasks = JoinSet::new();
+        let ended = closing.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = crate::pulse::watch() => {}
+                () = ended.cancelled() => {}
+            }
+        });
+        Self { ready: BTreeMap::new(), closing, tasks, listen }
     }
 
     /// Bound addresses by name, as in the ready line.

@@ -274,6 +274,10 @@ pub struct OpenaiStats {
     pub nodes: Vec<NodeStats>,
     /// CPU time of the process, microseconds.
     pub cpu_us: u64,
+    /// Longest time in one piece in which the process did not get to run, microseconds; `None` from builds that did
+    /// not watch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_gap_max_us: Option<u64>,
 }
 
 /// One node as the allocator knows it.
@@ -468,4 +472,8 @@ pub struct DapiStats {
     pub per_node: BTreeMap<String, u64>,
     /// CPU time of the process, microseconds.
     pub cpu_us: u64,
+    /// Longest time in one piece in which the process did not get to run, microseconds; `None` from builds that did
+    /// not watch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_gap_max_us: Option<u64>,
 }

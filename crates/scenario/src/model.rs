@@ -190,12 +190,26 @@ pub struct Validity {
     /// CPU of loadgen, 1 = one core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loadgen_cpu_share: Option<Ppb>,
+    /// Longest time in one piece for which the generator or a mock may not get to run; 1 s when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_gap_max: Option<Micros>,
     /// Mocks.
     #[serde(default)]
     pub mock_saturation: Saturation,
     /// Allowed outcomes of requests refused by required saturation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<Expect>,
+}
+
+impl Validity {
+    /// Half a minute of protocol waits is normal, a second without a single step of our own programs is not.
+    pub const LOOP_GAP_MAX: Micros = Micros::from_s(1);
+
+    /// The limit in force.
+    #[must_use]
+    pub fn loop_gap_max(&self) -> Micros {
+        self.loop_gap_max.unwrap_or(Self::LOOP_GAP_MAX)
+    }
 }
 
 /// How long the drain may take and how stable its end must be.

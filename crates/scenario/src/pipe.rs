@@ -99,6 +99,18 @@ pub struct GeneratorHealth {
     /// Time in which the process was due and did not get to run, microseconds; `None` where nobody watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalled_us: Option<u64>,
+    /// Longest time in one piece in which it did not get to run, microseconds; `None` where nobody watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_gap_max_us: Option<u64>,
+    /// How late its loop woke up, of all beats of a timer in it: median, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_late_p50_us: Option<u64>,
+    /// 95th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_late_p95_us: Option<u64>,
+    /// 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_late_p99_us: Option<u64>,
 }
 
 /// A line from loadgen.

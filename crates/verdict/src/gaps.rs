@@ -36,8 +36,23 @@ fn plan(evidence: &Evidence) -> Option<String> {
     (!whole).then(|| format!("{} lines that are not the {wanted} lines of the plan", evidence.plan.len()))
 }
 
-/// Loadgen writes a record for every planned request, when it comes to its end. Before that, absence proves nothing.
+/// Loadgen writes a record for every planned request, when it comes to its end. Before that, absence proves nothing; and
+/// lines that it counted and that are not there were lost after it had written them.
 fn records(evidence: &Evidence) -> Option<String> {
+    let there = evidence.records.len() + evidence.records.repeated.len() as u64;
+    let written = evidence.events.iter().find_map(|event| match event.event {
+        EventKind::LoadEnded { records, .. } => Some(records),
+        _ => None,
+    });
+    if let Some(written) = written.filter(|written| *written > there) {
+        let first = evidence.plan.indexes().find(|index| !evidence.records.has(*index));
+        let first = first.map_or_else(|| "none".to_owned(), |index| evidence.planned_id(index));
+        let next = there + 1;
+        return Some(format!(
+            "it ends after {there} of the {written} records that loadgen wrote: line {next} is the first that is \
+             missing, and the first planned request without one is {first}"
+        ));
+    }
     let short = evidence.plan.indexes().any(|index| !evidence.records.has(index));
     let ended = evidence.events.iter().find_map(|event| match event.event {
         EventKind::LoadEnded { partial, records_dropped, .. } => Some((partial, records_dropped)),

@@ -17,6 +17,7 @@ pub use crate::load::NoRun;
 
 use crate::known::Tally;
 use crate::load::Evidence;
+use crate::own_part;
 use crate::sheet::Sheet;
 use crate::table::Table;
 
@@ -129,7 +130,8 @@ fn evaluate(
 ) -> (Vec<AssertionResult>, bool) {
     let case = Case { evidence, decided, oracle: &evidence.calls.oracle };
     let mut internal = false;
-    let results = registry
+    let frozen = own_part::frozen(evidence);
+    let mut results: Vec<AssertionResult> = registry
         .iter()
         .map(|assertion| {
             let mut sheet = Sheet::new(assertion.id, assertion.unit, 1);
@@ -151,9 +153,11 @@ fn evaluate(
             } else {
                 missing.into_iter().for_each(|input| sheet.missing(input));
             }
+            own_part::excuse(&frozen, assertion.id, &mut sheet);
             sheet.finish()
         })
         .collect();
+    own_part::blame_machine(&mut results);
     (results, internal)
 }
 

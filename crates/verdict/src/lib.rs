@@ -21,6 +21,7 @@ pub mod load;
 mod locks;
 pub mod oracle;
 mod ordinals;
+mod own_part;
 pub mod requests;
 pub mod rules;
 mod scan;

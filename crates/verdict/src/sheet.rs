@@ -94,6 +94,20 @@ impl Sheet {
         }
     }
 
+    /// Takes the witnesses of reasons that something outside of what is judged explains, in these words: they are told as
+    /// what can't be known.
+    pub(crate) fn excuse(&mut self, explained: impl Fn(&str) -> Option<String>) {
+        let reasons: Vec<(String, String)> =
+            self.per_reason.keys().filter_map(|reason| Some((reason.clone(), explained(reason)?))).collect();
+        for (reason, why) in reasons {
+            let count = self.per_reason.remove(&reason).unwrap_or_default();
+            let first = self.witnesses.iter().find(|witness| witness.reason == reason);
+            let first = first.map(|witness| witness.message.clone()).unwrap_or_default();
+            self.witnesses.retain(|witness| witness.reason != reason);
+            self.missing(format!("{count} {reason} that may come of this: {why}; the first: {first}"));
+        }
+    }
+
     /// Sets the status of a part.
     pub fn part(&mut self, name: &str, status: Status) {
         self.parts.insert(name.to_owned(), status);

@@ -162,9 +162,10 @@ impl PlanLoad {
             released: run.released,
             in_flight_min: run.min.unwrap_or_default(),
             in_flight_max: run.max,
-            health: self
-                .tally
-                .health(self.parts.clock.now_us(), self.parts.pulse.as_ref().map(|p| p.stalled_us())),
+            health: self.tally.health(
+                self.parts.clock.now_us(),
+                self.parts.pulse.as_ref().map(|pulse| pulse.beats()).as_ref(),
+            ),
         })
     }
 

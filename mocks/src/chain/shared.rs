@@ -16,6 +16,7 @@ use crate::chain::state_file::StateFile;
 use crate::clock::Clock;
 use crate::control::Ring;
 use crate::process::cpu_us;
+use crate::pulse::gap_max_us;
 
 /// Entries kept of each log.
 const LOG_MAX: usize = 100_000;
@@ -217,7 +218,14 @@ impl Shared {
     pub fn counters(&self) -> ChainStats {
         let subscriptions = self.subscriptions.load(Ordering::Relaxed);
         let websockets_ended = self.websockets_ended.load(Ordering::Relaxed);
-        ChainStats { subscriptions, websockets_ended, cpu_us: cpu_us(), ..self.core().stats() }
+        let loop_gap_max_us = Some(gap_max_us());
+        ChainStats {
+            subscriptions,
+            websockets_ended,
+            cpu_us: cpu_us(),
+            loop_gap_max_us,
+            ..self.core().stats()
+        }
     }
 
     /// Logs a carried out fault.

@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::control::Ring;
 use crate::dapi::core::{Arrival, Core, Fault};
 use crate::process::cpu_us;
+use crate::pulse::gap_max_us;
 
 /// Entries kept of each log; the runner reads them while the load runs.
 const LOG_MAX: usize = 100_000;
@@ -98,7 +99,8 @@ impl Shared {
     /// Counters with CPU time.
     #[must_use]
     pub fn counters(&self) -> DapiStats {
-        DapiStats { cpu_us: cpu_us(), ..self.core().stats(self.clock.now_us()) }
+        let loop_gap_max_us = Some(gap_max_us());
+        DapiStats { cpu_us: cpu_us(), loop_gap_max_us, ..self.core().stats(self.clock.now_us()) }
     }
 
     /// Waits, but not beyond the end of the process. Answers whether the whole time has passed.

@@ -17,6 +17,7 @@ use super::metrics;
 use crate::clock::Clock;
 use crate::control::{Mock, Ring};
 use crate::process::cpu_us;
+use crate::pulse::gap_max_us;
 
 /// Entries kept of each log when nothing else is asked for; the runner reads them while the load runs.
 pub const LOG_MAX: usize = 200_000;
@@ -186,7 +187,7 @@ impl Mock for Pool {
         let shown = |(at, _): &(usize, _)| !crate::defects::hides_node(*at, self.gates.len());
         let gates = self.gates.iter().enumerate().filter(shown);
         let nodes = gates.map(|(_, (name, gate))| gate.stats(name).0).collect();
-        OpenaiStats { v: CONTROL_VERSION, nodes, cpu_us: cpu_us() }
+        OpenaiStats { v: CONTROL_VERSION, nodes, cpu_us: cpu_us(), loop_gap_max_us: Some(gap_max_us()) }
     }
 
     fn metrics(&self) -> String {

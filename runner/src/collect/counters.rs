@@ -86,6 +86,7 @@ fn lost(why: &str) -> String {
 /// What is there now (`active`, `queued`, workers) stays that of the living process.
 fn add_openai(stats: &mut OpenaiStats, before: &OpenaiStats) {
     stats.cpu_us += before.cpu_us;
+    stats.loop_gap_max_us = stats.loop_gap_max_us.max(before.loop_gap_max_us);
     for old in &before.nodes {
         let Some(node) = stats.nodes.iter_mut().find(|node| node.name == old.name) else { continue };
         node.saturated_us += old.saturated_us;
@@ -111,6 +112,7 @@ fn add_dapi(stats: &mut DapiStats, before: &DapiStats) {
     stats.double_releases += before.double_releases;
     stats.unknown_releases += before.unknown_releases;
     stats.cpu_us += before.cpu_us;
+    stats.loop_gap_max_us = stats.loop_gap_max_us.max(before.loop_gap_max_us);
     for (node, count) in &before.per_node {
         *stats.per_node.entry(node.clone()).or_default() += count;
     }

@@ -72,6 +72,7 @@ impl Mocks {
             complete(&pool.service, &mut stats).map_err(failed)?;
             all.nodes.extend(stats.nodes);
             all.cpu_us += stats.cpu_us;
+            all.loop_gap_max_us = all.loop_gap_max_us.max(stats.loop_gap_max_us);
         }
         if self.openai.is_empty() { Err(ABSENT.to_owned()) } else { Ok(all) }
     }

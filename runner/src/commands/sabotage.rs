@@ -21,6 +21,8 @@ const LIMIT_US: u64 = 180_000_000;
 
 /// A pause of a service: long enough that nobody can take it for a slow answer.
 const PAUSE: Duration = Duration::from_secs(7);
+/// A part of ours that is frozen for so long: longer than `validity.loop_gap_max`.
+const FROZEN: Duration = Duration::from_secs(4);
 /// A tenth of the time: stopped for so long, then running for so long.
 const STARVED: Duration = Duration::from_millis(90);
 const FED: Duration = Duration::from_millis(10);
@@ -48,7 +50,18 @@ pub(super) fn run(sabotage: &Sabotage, runner: &Path, results: &Path) -> Result<
         "kill-gateway" => {
             disturbed(plain(), sabotage, &results, |victim| signal(victim, "gateway", Signal::KILL))
         }
-        "pause-host" => disturbed(plain(), sabotage, &results, |victim| paused(victim, "host-1")),
+        "pause-host" => disturbed(plain(), sabotage, &results, |victim| paused(victim, "host-1", PAUSE)),
+        "freeze-openai" => {
+            disturbed(plain(), sabotage, &results, |victim| paused(victim, "mock-openai", FROZEN))
+        }
+        "freeze-dapi" => disturbed(plain(), sabotage, &results, |victim| paused(victim, "mock-dapi", FROZEN)),
+        "freeze-chain" => {
+            disturbed(plain(), sabotage, &results, |victim| paused(victim, "mock-chain", FROZEN))
+        }
+        "freeze-loadgen" => disturbed(plain(), sabotage, &results, |victim| {
+            let pid = if victim.load() { victim.generator() } else { None };
+            stopped(pid, FROZEN);
+        }),
         "starve-loadgen" => disturbed(plain(), sabotage, &results, starved),
         "busy-neighbour" => disturbed(plain(), sabotage, &results, busy),
         "terminate-at-verdict" => disturbed(plain(), sabotage, &results, |victim| {
@@ -212,11 +225,16 @@ fn signal(victim: &mut Victim<'_>, service: &str, signal: Signal) {
 }
 
 /// Stops a service in the middle of the load, as a frozen virtual machine would be, and lets it go on.
-fn paused(victim: &mut Victim<'_>, service: &str) {
+fn paused(victim: &mut Victim<'_>, service: &str, time: Duration) {
     let pid = if victim.load() { victim.pid(service) } else { None };
+    stopped(pid, time);
+}
+
+/// Stops a process, if there is one, for so long.
+fn stopped(pid: Option<u32>, time: Duration) {
     let Some(pid) = pid else { return };
     kill(pid, Signal::STOP);
-    std::thread::sleep(PAUSE);
+    std::thread::sleep(time);
     kill(pid, Signal::CONT);
 }
 

@@ -235,6 +235,10 @@ pub struct ChainStats {
     pub held: bool,
     /// CPU time of the process, microseconds.
     pub cpu_us: u64,
+    /// Longest time in one piece in which the process did not get to run, microseconds; `None` from builds that did
+    /// not watch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loop_gap_max_us: Option<u64>,
 }
 
 /// Share in basis points, as chain messages carry rates.

@@ -77,6 +77,7 @@ fn ends(table: &mut Table<'_>, resolved: &Resolved) {
     let scenario = &resolved.scenario;
     table.judged("validity.schedule_lateness_p99", scenario.validity.schedule_lateness_p99.as_ref());
     table.judged("validity.loadgen_cpu_share", scenario.validity.loadgen_cpu_share.as_ref());
+    table.set("validity.loop_gap_max", &scenario.validity.loop_gap_max(), None);
     let saturation = match &scenario.validity.mock_saturation {
         Saturation::Forbidden => "forbidden".to_owned(),
         Saturation::Required(nodes) => format!("required: {}", nodes.join(", ")),

@@ -83,7 +83,8 @@ fn records(case: &Case<'_>, sheet: &mut Sheet) {
     written(case, sheet);
 }
 
-/// Loadgen's own count of its records against the file; a repeated line is reported by its id already.
+/// Loadgen's own count of its records against the file; a repeated line is reported by its id already, and with fewer
+/// lines than it wrote the file is a missing input.
 fn written(case: &Case<'_>, sheet: &mut Sheet) {
     let kept = case.evidence.records.len();
     for event in &case.evidence.events {

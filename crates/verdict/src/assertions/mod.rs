@@ -152,7 +152,7 @@ fn log_len(log: &HostEscrow) -> u64 {
 }
 
 /// File of a moment's snapshot.
-fn snapshot_file(moment: Moment) -> String {
+pub(crate) fn snapshot_file(moment: Moment) -> String {
     format!("{}/{}/{}", evidence::rundir::SNAPSHOTS, moment.dir(), evidence::rundir::SNAPSHOT_FILE)
 }
 

@@ -1,6 +1,6 @@
 //! V `validity`: the run says something about Devshard, not about the generator or a mock.
 //!
-//! Reasons: `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`, `generator-stalled`,
+//! Reasons: `generator-frozen`, `mock-frozen` and `no-free-core` (all three in [`crate::own_part`]), `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`, `generator-stalled`,
 //! `too-few-requests`, `concurrency-not-held`, `requests-dropped`, `mock-saturated`, `saturation-absent`, `search-limited`. Source: design section 7,
 //! specification "Measurements".
 
@@ -15,6 +15,7 @@ use scenario::pipe::GeneratorHealth;
 use stats::next_level::Next;
 
 use super::{Assertion, Case, about_request, snapshot_file};
+use crate::own_part;
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion = Assertion {
@@ -63,6 +64,7 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         }
     }
     dropped(case, sheet);
+    own_part::judge(case.evidence, sheet);
     match case.evidence.snapshot(Moment::DrainPassive) {
         Err(missing) => sheet.missing(missing),
         Ok(snapshot) => match &snapshot.openai {

@@ -51,9 +51,7 @@ fn an_absent_file_is_unknown_and_named() {
 fn an_empty_file_is_unknown() {
     for name in inputs() {
         let (verdict, reasons) = after(&name, |path| fs::write(path, b"").expect("a file of the run"));
-        // A requests.jsonl without a line beside a loadgen that wrote 24 is a finding, not a gap.
-        let wanted = if name == REQUESTS { Outcome::Fail } else { Outcome::Unknown };
-        assert_eq!(verdict, wanted, "{name}: {reasons:?}");
+        assert_eq!(verdict, Outcome::Unknown, "{name}: {reasons:?}");
     }
 }
 
@@ -177,9 +175,8 @@ fn a_second_run_of_the_same_id_is_refused_and_changes_nothing() {
 fn a_rotated_file_is_never_a_pass() {
     for name in LINES {
         let (verdict, reasons) = after(name, |path| keep(path, |at, _| at >= 3));
-        let wanted = if name == REQUESTS { Outcome::Fail } else { Outcome::Unknown };
         // Three drain samples of four are gone: too few are left to show that it was quiet.
-        assert_eq!(verdict, wanted, "{name}: {reasons:?}");
+        assert_eq!(verdict, Outcome::Unknown, "{name}: {reasons:?}");
     }
 }
 
@@ -253,8 +250,9 @@ proptest! {
         if lost {
             prop_assert_ne!(judged.assertions.verdict, Outcome::Pass, "{} {:?}", name, strokes);
         }
-        // Only loadgen's own file can turn red: a record that is not there, or there twice, is a finding.
-        if name != REQUESTS {
+        // Only loadgen's own file can turn red: a record that is there twice is a finding.
+        let doubled = strokes.iter().any(|stroke| matches!(stroke, Stroke::Double(_)));
+        if name != REQUESTS || !doubled {
             let failed = judged.assertions.results.iter().any(|result| result.status == Status::Fail);
             prop_assert!(!failed, "{} {:?}: {:?}", name, strokes, reasons);
         }

@@ -9,6 +9,7 @@ mod damage;
 mod defects;
 mod good_run;
 mod known;
+mod own_part;
 mod random_places;
 mod registry;
 mod rules;

@@ -74,11 +74,21 @@ const MUTATORS: &[Mutator] = &[
         files.joined.push(second);
         id(files, index)
     }),
-    ("a record and its row are gone", &[A1, A11], "planned-but-unaccounted", |files, places| {
-        let index = places.request(files);
-        files.joined.remove(index);
-        files.records.remove(index).id.as_str().to_owned()
-    }),
+    (
+        "a record was never written and its row is gone",
+        &[A1, A11],
+        "planned-but-unaccounted",
+        |files, places| {
+            let index = places.request(files);
+            files.joined.remove(index);
+            for event in &mut files.events {
+                if let EventKind::LoadEnded { records, .. } = &mut event.event {
+                    *records -= 1;
+                }
+            }
+            files.records.remove(index).id.as_str().to_owned()
+        },
+    ),
     ("an untouched request fails", &[A2, T], "untouched-failed", |files, places| {
         let index = places.untouched(files, None);
         account(files, index, "failed");

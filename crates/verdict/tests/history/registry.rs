@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::support::catalogue::all;
-use crate::support::twins::{TWINS, UNKNOWN, twin_of};
+use crate::support::twins::{TWINS, twin_of};
+use crate::support::unknown::UNKNOWN;
 use evidence::assertion::AssertionId;
 use serde_json::{Value, json};
 

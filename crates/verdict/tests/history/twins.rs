@@ -2,7 +2,8 @@
 
 use crate::support::catalogue::{account, http_error};
 use crate::support::good;
-use crate::support::twins::{TWINS, UNKNOWN};
+use crate::support::twins::TWINS;
+use crate::support::unknown::UNKNOWN;
 use evidence::assertion::Status;
 use evidence::event::EventKind;
 use evidence::exit::Outcome;

@@ -1,6 +1,6 @@
 //! Defects of the run as a whole: A8, A9, T, V.
 
-use evidence::assertion::AssertionId::{A2, A8, A9, T, V};
+use evidence::assertion::AssertionId::{A2, A5, A8, A9, T, V};
 use evidence::event::EventKind;
 use evidence::snapshot::{Lease, Moment};
 use scenario::model::{Limit, Saturation, Step};
@@ -8,8 +8,8 @@ use scenario::units::Micros;
 use serde_json::json;
 
 use super::Files;
-use super::catalogue::{Defect, account, http_error};
-use super::log::tx;
+use super::catalogue::{Defect, account, http_error, in_diff, last_nonce};
+use super::log::{owner, tx, validator};
 
 /// The passive wait ends at its deadline with one signal above zero.
 fn stuck(files: &mut Files, signal: &str) {
@@ -26,6 +26,18 @@ pub fn health(files: &mut Files, key: &str, value: u64) {
             health[key] = json!(value);
         }
     }
+}
+
+/// A mock of ours did not get to run for so long during the load.
+pub fn frozen(files: &mut Files, mock: &str, gap_us: u64) {
+    files.from(Moment::DrainPassive, |snapshot| {
+        let gap = match mock {
+            "mock-openai" => &mut snapshot.openai.as_mut().expect("the story has it").loop_gap_max_us,
+            "mock-dapi" => &mut snapshot.dapi.as_mut().expect("the story has it").loop_gap_max_us,
+            _ => &mut snapshot.chain.as_mut().expect("the story has it").loop_gap_max_us,
+        };
+        *gap = Some(gap_us);
+    });
 }
 
 /// Puts the first content of some requests one microsecond above the limit of 20 ms.
@@ -269,6 +281,33 @@ pub static DEFECTS: &[Defect] = &[
         plant: |files| {
             health(files, "stalled_us", 500_001);
             "did not get to run for 500001 of 1000000 us".to_owned()
+        },
+    },
+    Defect {
+        name: "V.1 the generator stood still for longer than the limit",
+        fires: &[(V, "generator-frozen")],
+        plant: |files| {
+            health(files, "loop_gap_max_us", 1_000_001);
+            "loadgen did not get to run for 1000001 us in one piece".to_owned()
+        },
+    },
+    Defect {
+        name: "V the allocator was frozen from outside",
+        fires: &[(V, "mock-frozen")],
+        plant: |files| {
+            frozen(files, "mock-dapi", 3_000_000);
+            "mock-dapi did not get to run for 3000000 us in one piece".to_owned()
+        },
+    },
+    Defect {
+        name: "V a frozen pool beside what no absence explains: both are told",
+        fires: &[(A5, "committed-twice"), (V, "mock-frozen")],
+        plant: |files| {
+            frozen(files, "mock-openai", 3_000_000);
+            let again = tx("validation", Some(1), Some(validator(1)), Some("11"));
+            let last = last_nonce(files, Moment::DrainFinal, "11");
+            in_diff(files, "11", last, |txs| txs.push(again.clone()));
+            format!("{} committed its validation of 1", owner(validator(1)))
         },
     },
     Defect {

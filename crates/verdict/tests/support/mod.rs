@@ -11,6 +11,7 @@ pub mod log;
 pub mod story;
 pub mod stream;
 pub mod twins;
+pub mod unknown;
 
 use std::collections::BTreeMap;
 use std::path::Path;

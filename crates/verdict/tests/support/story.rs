@@ -323,7 +323,12 @@ impl Teller {
             processes: SERVICES.iter().zip(100..).map(|(service, pid)| process(service, pid)).collect(),
             gateway_metrics: BTreeMap::from([(races, self.races as f64)]),
             host_metrics: (0..SLOTS).map(host_metrics).collect(),
-            openai: Some(OpenaiStats { v: 1, nodes: self.nodes.clone(), cpu_us: 1_000 }),
+            openai: Some(OpenaiStats {
+                v: 1,
+                nodes: self.nodes.clone(),
+                cpu_us: 1_000,
+                loop_gap_max_us: Some(30_000),
+            }),
             dapi: Some(self.allocator.clone()),
             chain: Some(ChainStats { v: 1, epoch: 1, ..ChainStats::default() }),
             ..Snapshot::blank(moment, 1_000_000 * (1 + moment as u64))
