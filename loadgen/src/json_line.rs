@@ -75,6 +75,20 @@ impl<'a> JsonLine<'a> {
         Ok(())
     }
 
+    /// A word that needs no escape, or null.
+    #[inline]
+    pub fn word(&mut self, key: &str, value: Option<&str>) {
+        self.push(key);
+        match value {
+            Some(word) => {
+                self.out.push(b'"');
+                self.push(word);
+                self.out.push(b'"');
+            }
+            None => self.push("null"),
+        }
+    }
+
     /// Anything that serde can write.
     ///
     /// # Errors

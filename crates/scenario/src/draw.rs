@@ -21,7 +21,9 @@ pub enum Field<'a> {
     Integer(u64),
 }
 
-/// The 64-bit draw over the given fields in their order.
+/// The 64-bit draw over the given fields in their order. Inlined, since a load generator that is compiled for speed draws
+/// for each request, and this crate is not.
+#[inline]
 #[must_use]
 pub fn draw(fields: &[Field<'_>]) -> u64 {
     // All in one piece: hashing field by field costs more than the hash itself.
@@ -38,6 +40,7 @@ pub fn draw(fields: &[Field<'_>]) -> u64 {
     u64::from_le_bytes(first)
 }
 
+#[inline]
 fn put(input: &mut Vec<u8>, bytes: &[u8]) {
     let length = u32::try_from(bytes.len()).expect("a draw field is far shorter than 4 GiB");
     input.extend_from_slice(&length.to_le_bytes());
@@ -93,6 +96,7 @@ pub fn in_range(key: ValueKey<'_>, low: u64, high: u64) -> u64 {
 }
 
 /// An index below `len` (0 when `len` is 0), used for weighted picks and word lists.
+#[inline]
 #[must_use]
 pub fn below(fields: &[Field<'_>], len: u64) -> u64 {
     let offset = (u128::from(draw(fields)) * u128::from(len)) >> 64;

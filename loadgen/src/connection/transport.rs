@@ -32,6 +32,16 @@ pub enum Http {
 }
 
 impl Http {
+    /// The word in files.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::One => "1.1",
+            Self::Two => "2",
+        }
+    }
+
     /// The version of a flag.
     ///
     /// # Errors

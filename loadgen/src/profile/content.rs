@@ -72,16 +72,16 @@ impl Draws<'_> {
         let high = high & !0xf000 | 0x4000;
         let low = low & !(0b11 << 62) | 0b10 << 62;
         let mut text = String::with_capacity(UUID_LEN);
-        for (place, nibble) in (0..16)
-            .rev()
-            .map(|at| high >> (4 * at))
-            .chain((0..16).rev().map(|at| low >> (4 * at)))
-            .enumerate()
-        {
-            if matches!(place, 8 | 12 | 16 | 20) {
+        // Group by group: one is drawn for each request.
+        for (bits, digits) in [(high >> 32, 8), (high >> 16, 4), (high, 4), (low >> 48, 4), (low, 12)] {
+            if !text.is_empty() {
                 text.push('-');
             }
-            text.push(char::from(b"0123456789abcdef"[usize::try_from(nibble & 0xf).unwrap_or_default()]));
+            let mut group = [0; 12];
+            for (place, digit) in group[..digits].iter_mut().rev().enumerate() {
+                *digit = b"0123456789abcdef"[(bits >> (4 * place)) as usize & 0xf];
+            }
+            text.extend(group[..digits].iter().map(|digit| char::from(*digit)));
         }
         text
     }
