@@ -15,12 +15,8 @@ const JOB_BYTES_MAX: u64 = 1 << 20;
 /// Usage, with the file and what is wrong in it.
 pub fn read(path: &Path) -> Result<LoadgenJob, LoadgenError> {
     let usage = |why: String| LoadgenError::Usage(format!("job file {}: {why}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| usage(error.to_string()))?.len();
-    if size > JOB_BYTES_MAX {
-        return Err(usage(format!("{size} bytes is more than a job can have")));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
-    let job: LoadgenJob = serde_json::from_str(&text).map_err(|error| usage(error.to_string()))?;
+    let text = crate::input::read(path, JOB_BYTES_MAX).map_err(usage)?;
+    let job: LoadgenJob = serde_json::from_slice(&text).map_err(|error| usage(error.to_string()))?;
     check(&job).map_err(usage)?;
     Ok(job)
 }

@@ -19,6 +19,7 @@ pub mod engine;
 pub mod error;
 pub mod halt;
 pub mod health;
+mod input;
 pub mod job;
 pub mod json_line;
 pub mod output;

@@ -9,7 +9,6 @@ use evidence::redact::Redactor;
 use scenario::build::BUILD_ID;
 use scenario::model::Step;
 use scenario::pipe::{LoadgenJob, LoadgenLine, PIPE_VERSION};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
@@ -110,14 +109,11 @@ async fn drive(
     printer: Printer,
     (commands, write_failed, ready): Inputs,
 ) -> Result<Outcome, LoadgenError> {
-    let environment =
-        |error: std::io::Error| LoadgenError::Environment(format!("no signal handler: {error}"));
-    let interrupt = signal(SignalKind::interrupt()).map_err(environment)?;
-    let terminate = signal(SignalKind::terminate()).map_err(environment)?;
+    let signals = supervisor::Signals::listen()?;
     let (steps_in, mut steps) = mpsc::channel(COMMANDS);
     let supervisor = tokio::task::spawn_local(supervisor::run(supervisor::Inputs {
         commands: Some((commands, steps_in)),
-        signals: (interrupt, terminate),
+        signals,
         write_failed,
         halt: Arc::clone(&halt),
         drain: job.limits.drain.duration(),

@@ -15,13 +15,12 @@ use scenario::model::{CancelPhase, Step};
 use scenario::pipe::{LoadLimits, LoadgenLine};
 use scenario::plan::{CANCEL_DRAW, CancelPoint, PLAN_VERSION, PlanLine, PromptRecipe, STREAM_DRAW};
 use scenario::units::{Micros, Ppb};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
 use crate::body;
 use crate::clock::Clock;
 use crate::connection::request::{ClientKey, HeadTemplate, KEY_VARIABLE};
-use crate::connection::transport::{Http, Options, Transport};
+use crate::connection::transport::{CA_UNUSED, Http, Options, Transport};
 use crate::engine::plan_load::Parts;
 use crate::engine::plan_thread::PlanThread;
 use crate::engine::{KeepAlive, Route, Shared};
@@ -51,14 +50,16 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     pub gateway_url: String,
     /// Requests in flight at the same time.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub concurrency: u32,
     /// Ends after this time, for example 30s; open requests are waited for.
     #[arg(long, value_name = "TIME", value_parser = Micros::parse, conflicts_with = "requests")]
     #[arg(required_unless_present = "requests")]
     pub duration: Option<Micros>,
     /// Ends after exactly this many requests.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub requests: Option<u64>,
     /// Share of streamed (SSE) requests, 0 to 1.
     #[arg(long, value_name = "SHARE", value_parser = Ppb::parse, default_value = "0.5")]
@@ -166,6 +167,9 @@ fn try_run(flags: &Flags) -> Result<Outcome, LoadgenError> {
     let options =
         Options { http: flags.http, ca: flags.ca.clone(), insecure: flags.insecure, ..Options::default() };
     let transport = Transport::new(&target, &options)?;
+    if flags.ca.is_some() && !target.secure {
+        eprintln!("loadgen: {CA_UNUSED}");
+    }
     let (limits, keep) = (limits(flags), KeepAlive::Reuse);
     let route = Route { target, head, protocol: &OpenAiChat, limits, keep, transport };
     let engine = PlanThread::start(parts, Shared { routes: vec![route], redactor })?;
@@ -193,12 +197,7 @@ async fn drive(
     halt: &Arc<Halt>,
     write_failed: crate::record_writer::WriteFailed,
 ) -> Result<(Written, Tally), LoadgenError> {
-    let environment =
-        |error: std::io::Error| LoadgenError::Environment(format!("no signal handler: {error}"));
-    let signals = (
-        signal(SignalKind::interrupt()).map_err(environment)?,
-        signal(SignalKind::terminate()).map_err(environment)?,
-    );
+    let signals = supervisor::Signals::listen()?;
     let supervisor = tokio::task::spawn_local(supervisor::run(supervisor::Inputs {
         commands: None,
         signals,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::Signal;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::error::LoadgenError;
@@ -74,8 +74,8 @@ pub enum Wanted {
 pub struct Inputs {
     /// Commands, and where the steps to start go; `None` without a runner.
     pub commands: Option<(mpsc::Receiver<Command>, mpsc::Sender<Wanted>)>,
-    /// SIGINT and SIGTERM.
-    pub signals: (Signal, Signal),
+    /// Signals that end a load.
+    pub signals: Signals,
     /// The record file.
     pub write_failed: WriteFailed,
     /// The end of the run.
@@ -84,15 +84,62 @@ pub struct Inputs {
     pub drain: Duration,
 }
 
+/// SIGINT, SIGTERM and, unless somebody has it ignored (`nohup`), SIGHUP: a terminal that is closed.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Option<Signal>,
+}
+
+impl Signals {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// Environment when the system does not let it.
+    pub fn listen() -> Result<Self, LoadgenError> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| LoadgenError::Environment(format!("no signal handler: {error}")))
+        };
+        // Listening would take back that it is ignored.
+        let ignored =
+            std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: if ignored { None } else { Some(listen(SignalKind::hangup())?) },
+        })
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(()) = self.interrupt.recv() => {}
+            Some(()) = self.terminate.recv() => {}
+            Some(()) = hangup => {}
+        }
+    }
+}
+
+/// Whether signal 1 is in the mask of ignored ones in `/proc/<pid>/status`.
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+}
+
 /// Runs until the load can't go on, and gives the reason; to be aborted when the load has ended by itself.
 pub async fn run(inputs: Inputs) -> LoadgenError {
-    let Inputs { commands, signals: (mut interrupt, mut terminate), mut write_failed, halt, drain } = inputs;
+    let Inputs { commands, signals: mut ending, mut write_failed, halt, drain } = inputs;
     let (mut commands, mut steps) = commands.unzip();
     let mut signals = 0_u32;
     loop {
         tokio::select! {
-            Some(()) = interrupt.recv() => on_signal(&halt, drain, &mut signals),
-            Some(()) = terminate.recv() => on_signal(&halt, drain, &mut signals),
+            () = ending.next() => on_signal(&halt, drain, &mut signals),
             Ok(message) = &mut write_failed => {
                 halt.abort_at_once(Reason::Failed);
                 return LoadgenError::Environment(message);
@@ -166,6 +213,14 @@ fn stop(halt: &Arc<Halt>, reason: Reason, drain: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ignored_hangup_is_seen_in_the_mask() {
+        for (mask, ignored) in [("0000000000000001", true), ("0000000000001006", false), ("x", false)] {
+            let status = format!("Name:\tloadgen\nSigIgn:\t{mask}\nSigCgt:\t0000000000000001\n");
+            assert_eq!(ignores_hangup(&status), ignored, "{mask}");
+        }
+    }
 
     #[test]
     fn commands_are_read_exactly() {

@@ -165,6 +165,19 @@ fn connections_are_closed_after_their_share() {
 }
 
 #[test]
+fn connections_of_the_warm_up_count_where_they_are_used() {
+    let server = Server::good(Duration::from_millis(2));
+    let mut profile = base(&server.url());
+    profile["warmup"] = json!("300ms");
+    profile["stages"] = json!([{"concurrency": 3, "duration": "900ms"}]);
+    let ran = run("run", &profile, &[]);
+    let counts = total(&ran);
+    assert_eq!((counts.connections, counts.connections_used), (0, 3), "{}", ran.text);
+    let each = ran.result.total.value(Figure::RequestsPerConnection);
+    assert_eq!(each, Some(counts.sent as f64 / 3.0));
+}
+
+#[test]
 fn tool_calls_are_answers_and_finish_reasons_can_be_asked_for() {
     let answer = json!({"id": "c", "object": "chat.completion", "choices": [{"index": 0, "finish_reason": "tool_calls",
         "message": {"role": "assistant", "content": null, "tool_calls": [{"id": "t", "type": "function",

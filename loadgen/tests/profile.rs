@@ -103,6 +103,7 @@ fn mistakes_are_usage_errors_that_name_the_place() {
             "metric",
         ),
         ("/connections", json!({"threads": 0}), "threads"),
+        ("/connections", json!({"threads": 9999}), "1 to 256"),
     ] {
         let mut profile = good.clone();
         if pointer == "/warmup" {
@@ -121,6 +122,71 @@ fn mistakes_are_usage_errors_that_name_the_place() {
         let text = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(i32::from(Outcome::Usage.code())), "{pointer}: {text}");
         assert!(text.contains(words), "{pointer}: {text}");
+    }
+}
+
+#[test]
+fn broken_rules_are_told_with_file_line_and_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.yaml");
+    let text = "defaults:\n  target: http://127.0.0.1:1\n  model: m\nscenarios:\n  - name: a\n    turns: 0\nstages:\n  \
+                - { concurrency: 0, requests: 1 }\n";
+    std::fs::write(&file, text).unwrap();
+    let ended = loadgen("run", &file, dir.path(), &["--dry-run"]);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    for place in ["p.yaml:6:12: scenarios[0].turns", "p.yaml:8:20: stages[0].concurrency"] {
+        assert!(said.contains(place), "{place}: {said}");
+    }
+}
+
+#[test]
+fn a_dry_run_refuses_what_a_run_would_refuse_and_asks_no_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.json");
+    let good = base("http://a.invalid:1");
+    for (pointer, value, words) in [
+        ("/defaults/model", json!("m"), ""),
+        ("/defaults/target", json!("ftp://a.invalid"), "http://host:port"),
+        ("/defaults/target", json!("http://a.invalid/?q=1"), "query"),
+        ("/defaults/headers", json!({"Content-Length": "1"}), "written by loadgen itself"),
+        ("/defaults/headers", json!({"X-A": "a\nb"}), "can't stand in a head"),
+        ("/connections", json!({"ca": "/nothing/here.pem"}), ""),
+    ] {
+        let mut profile = good.clone();
+        profile["connections"] = json!({});
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        profile.pointer_mut(parent).unwrap()[key] = value;
+        std::fs::write(&file, profile.to_string()).unwrap();
+        let ended = loadgen("run", &file, dir.path(), &["--dry-run"]);
+        let text = String::from_utf8_lossy(&ended.stderr);
+        let code = if words.is_empty() { 0 } else { 2 };
+        assert_eq!(ended.status.code(), Some(code), "{pointer}: {text}");
+        assert!(text.contains(words), "{pointer}: {text}");
+        let unused = text.contains("ca has no effect");
+        assert_eq!(unused, pointer == "/connections", "roots without TLS are told: {text}");
+    }
+}
+
+#[test]
+fn odd_files_and_numbers_are_refused_at_once_and_in_plain_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let file = dir.path().join("p.json");
+    std::fs::write(&file, base("http://127.0.0.1:1").to_string()).unwrap();
+    let endless: &[&str] = &["--dry-run"];
+    for (profile, flags, words) in [
+        (fifo.as_path(), endless, "no regular file"),
+        (std::path::Path::new("/dev/zero"), endless, "no regular file"),
+        (&file, &["--threads", "9999"], "9999 is not in 1..=256"),
+        (&file, &["--threads", "-1"], "-1 is not in 1..=256"),
+    ] {
+        let ended = loadgen("run", profile, dir.path(), flags);
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{flags:?}: {text}");
+        assert!(text.contains(words), "{flags:?}: {text}");
     }
 }
 
@@ -412,6 +478,13 @@ fn a_trace_is_replayed_and_shards_share_it() {
 
 #[test]
 fn a_signal_ends_a_run_with_everything_written() {
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::HUP]
+    {
+        ends_with_everything_written(signal);
+    }
+}
+
+fn ends_with_everything_written(signal: rustix::process::Signal) {
     let server = Server::good(Duration::from_millis(5));
     let dir = tempfile::tempdir().unwrap();
     let mut profile = base(&server.url());
@@ -428,8 +501,8 @@ fn a_signal_ends_a_run_with_everything_written() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    rustix::process::kill_process(pid, signal).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{signal:?}");
     let names: Vec<String> = std::fs::read_dir(dir.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -24,7 +24,9 @@ pub enum ClientClass {
     Truncated,
     /// HTTP, JSON or SSE that breaks its grammar.
     Malformed,
-    /// A good answer that failed a check of the scenario.
+    /// A good answer that failed a check of the scenario. Written as the specification of the load generator writes it;
+    /// `check-failed` was written before.
+    #[serde(rename = "check_failed", alias = "check-failed")]
     CheckFailed,
     /// The connection did not stand in time.
     ConnectTimeout,
@@ -288,5 +290,19 @@ impl RequestRecord {
     #[must_use]
     pub fn latency_us(&self) -> Option<u64> {
         Some(self.end_us?.saturating_sub(self.planned_us?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_check_has_the_word_of_the_specification_and_its_old_one_is_read() {
+        assert_eq!(ClientClass::CheckFailed.word(), "check_failed");
+        for word in ["\"check_failed\"", "\"check-failed\""] {
+            assert_eq!(serde_json::from_str::<ClientClass>(word).unwrap(), ClientClass::CheckFailed);
+        }
+        assert_eq!(ClientClass::ConnectTimeout.word(), "connect-timeout");
     }
 }

@@ -16,6 +16,10 @@ use crate::target::Target;
 /// Streams that one HTTP/2 connection carries at once when nothing else is said; a peer may grant fewer.
 pub const STREAMS_DEFAULT: u32 = 100;
 
+/// Said where roots were given and nothing is checked against them.
+pub const CA_UNUSED: &str =
+    "ca has no effect: no target is https://, so that nothing is encrypted and no certificate is checked";
+
 /// Version of HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Http {

@@ -52,6 +52,7 @@ pub struct Exchange {
     connect_start_us: u64,
     connected_us: u64,
     http2: bool,
+    first_on_connection: bool,
     cancel_reached_us: Option<u64>,
     /// Instant of the last read.
     last_us: u64,
@@ -74,6 +75,7 @@ impl Exchange {
             connect_start_us: 0,
             connected_us: 0,
             http2: false,
+            first_on_connection: false,
             cancel_reached_us: None,
             last_us: released_us,
             work,
@@ -138,6 +140,11 @@ impl Exchange {
     /// TLS is up, if there is TLS.
     pub fn on_secured(&mut self, now_us: u64) {
         self.work.record.tls_us = Some(now_us.saturating_sub(self.connected_us));
+    }
+
+    /// It goes out on a connection; gives its part of the load, and takes the one that the connection served last.
+    pub fn on_connection(&mut self, last: &mut Option<u64>) {
+        self.first_on_connection = last.replace(self.work.part) != Some(self.work.part);
     }
 
     /// The first byte of the request is about to be written; `kept` on a connection that was used before.
@@ -407,6 +414,7 @@ impl Exchange {
             output_events: finished.output_events,
             start_us: self.start_us,
             http2: self.http2,
+            first_on_connection: self.first_on_connection,
             cancel_reached_us: self.cancel_reached_us,
         }
     }

@@ -30,6 +30,7 @@ pub fn count(counts: &mut Counts, ended: &Ended, context: Context<'_>) {
         *counts.statuses.entry(status).or_default() += 1;
     }
     counts.connections += u64::from(record.connect_us.is_some());
+    counts.connections_used += u64::from(ended.first_on_connection);
     counts.reconnected += u64::from(record.reconnected);
     counts.events += record.answer.as_ref().map_or(0, |answer| answer.events);
     counts.bytes_in += record.bytes_in;
@@ -192,6 +193,7 @@ mod tests {
             output_events: 3,
             start_us: Some(150),
             http2: false,
+            first_on_connection: false,
             cancel_reached_us: None,
         }
     }

@@ -65,6 +65,8 @@ pub struct Work {
     pub tag: u64,
     /// Which route.
     pub route: usize,
+    /// Part of the load that it is counted in; each part counts the connections that it uses.
+    pub part: u64,
     /// Record with id, index, planned and released instants; the exchange fills in the rest.
     pub record: Box<RequestRecord>,
     /// Own cancel point.
@@ -94,6 +96,8 @@ pub struct Ended {
     pub start_us: Option<u64>,
     /// It travelled as an HTTP/2 stream.
     pub http2: bool,
+    /// The first of its part of the load on its connection.
+    pub first_on_connection: bool,
     /// When the cancel point was reached.
     pub cancel_reached_us: Option<u64>,
 }

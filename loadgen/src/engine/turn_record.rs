@@ -278,6 +278,7 @@ mod tests {
             output_events: 0,
             start_us: numbers[8],
             http2: more,
+            first_on_connection: false,
             cancel_reached_us: None,
         }
     }

@@ -21,7 +21,7 @@ pub use prometheus::prometheus;
 pub use text::text;
 
 use std::fs;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize as _;
@@ -107,19 +107,14 @@ impl Formatter for Layout {
 /// [`LoadgenError::Usage`] when it is absent, too large, damaged, or of a newer format.
 pub fn read_summary(path: &Path) -> Result<RunResult, LoadgenError> {
     let bad = |why: String| LoadgenError::Usage(format!("{}: {why}", path.display()));
-    let file = fs::File::open(path).map_err(|error| bad(error.to_string()))?;
-    let mut text = String::new();
-    file.take(SUMMARY_LEN_MAX + 1).read_to_string(&mut text).map_err(|error| bad(error.to_string()))?;
-    if text.len() as u64 > SUMMARY_LEN_MAX {
-        return Err(bad(format!("longer than {SUMMARY_LEN_MAX} bytes, which no summary is")));
-    }
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+    let text = crate::input::read(path, SUMMARY_LEN_MAX).map_err(bad)?;
+    let value: serde_json::Value = serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))?;
     match value["v"].as_u64() {
         Some(v) if v == u64::from(RESULT_VERSION) => {}
         Some(v) => return Err(bad(format!("format version {v}, this build reads {RESULT_VERSION}"))),
         None => return Err(bad("no summary of a load run: it has no version".to_owned())),
     }
-    serde_json::from_str(&text).map_err(|error| bad(error.to_string()))
+    serde_json::from_slice(&text).map_err(|error| bad(error.to_string()))
 }
 
 fn write_whole(

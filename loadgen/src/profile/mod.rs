@@ -7,4 +7,4 @@ pub mod stages;
 pub mod thresholds;
 pub mod weights;
 
-pub use resolve::{Resolved, resolve};
+pub use resolve::{Resolved, THREADS_MAX, Wrong, check, resolve};

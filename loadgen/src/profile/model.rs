@@ -523,7 +523,7 @@ pub enum ContentMode {
     Dataset,
 }
 
-/// Checks of an answer; a good answer that fails one is of class `check-failed`.
+/// Checks of an answer; a good answer that fails one is of class `check_failed`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Checks {

@@ -1,6 +1,7 @@
 //! What a profile means: defaults laid under scenarios, every rule checked, quantities in one unit.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,10 @@ use crate::result::{SaturationClass, StageLoad};
 /// In-flight bound of an open loop when none is given.
 pub const INFLIGHT_DEFAULT: u64 = 50_000;
 const TURNS_MAX: u32 = 1_000;
+/// Most threads that send; each has an event loop and a writer of its own.
+pub const THREADS_MAX: u32 = 256;
+/// Bytes of a data set or trace that are read.
+const INPUT_BYTES_MAX: u64 = 4 << 30;
 /// Lines of a data set or trace that are kept.
 const LINES_MAX: usize = 2_000_000;
 
@@ -188,49 +193,78 @@ pub struct Resolved {
     pub plan_digest: String,
 }
 
-pub(super) struct Problems(Vec<String>);
+/// A rule of the profile that is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Key path of the value, for example `stages[0].rate`; readers of the text look up its line.
+    pub path: String,
+    /// What is wrong and what is allowed.
+    pub text: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.text)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Problems(Vec<Wrong>);
 
 impl Problems {
-    pub(super) fn add(&mut self, text: impl Into<String>) {
-        self.0.push(text.into());
+    pub(super) fn add(&mut self, path: impl Into<String>, text: impl Into<String>) {
+        self.0.push(Wrong { path: path.into(), text: text.into() });
     }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Checks a profile that was read from no text.
+///
+/// # Errors
+/// Usage, with every rule that is broken.
+pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenError> {
+    check(profile, folder).map_err(|wrong| {
+        let lines: Vec<String> = wrong.iter().map(Wrong::to_string).collect();
+        LoadgenError::Usage(lines.join("\n"))
+    })
 }
 
 /// Checks a profile; files that it names are looked for beside `folder`.
 ///
 /// # Errors
-/// Usage, with every rule that is broken.
-pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenError> {
-    let mut problems = Problems(Vec::new());
+/// Every rule that is broken.
+pub fn check(profile: &Profile, folder: &Path) -> Result<Resolved, Vec<Wrong>> {
+    let mut problems = Problems::default();
     let scenarios = scenarios(profile, folder, &mut problems);
     let stages = super::stages::stages(profile, folder, &scenarios, &mut problems);
-    let rules = thresholds::rules(&profile.thresholds, &scenarios, stages.len()).unwrap_or_else(|bad| {
-        problems.0.extend(bad);
-        Vec::new()
-    });
+    let rules = thresholds::rules(&profile.thresholds, &scenarios, stages.len(), &mut problems);
     let name = profile.name.clone().unwrap_or_else(|| "load".to_owned());
     if !valid_name(&name) {
-        problems.add(format!("name {name:?} is not [a-z0-9-], at most 40 characters"));
+        problems.add("name", format!("{name:?} is not [a-z0-9-], at most 40 characters"));
     }
     let connections = connections(profile, folder, &mut problems);
     if profile.openloop_max_inflight == Some(0) {
-        problems.add("openloop_max_inflight is 0; nothing could be sent");
+        problems.add("openloop_max_inflight", "is 0; nothing could be sent");
     }
     let prices_nano = profile.prices.as_ref().and_then(|prices| {
         let read = |number: &Number| number.nano();
         let both = read(&prices.prompt_per_million).zip(read(&prices.completion_per_million));
         if both.is_none() {
-            problems.add("prices: write decimals such as 0.25");
+            problems.add("prices", "write decimals such as 0.25");
         }
         both
     });
     let limits = limits(profile, &mut problems);
     let header = profile.correlation.header.clone().filter(|header| !header.is_empty());
     if let Some(why) = header.as_deref().and_then(crate::connection::request::refused_header) {
-        problems.add(format!("correlation.header: {why}"));
+        problems.add("correlation.header", why);
     }
     if !problems.0.is_empty() {
-        return Err(LoadgenError::Usage(problems.0.join("\n")));
+        return Err(problems.0);
     }
     Ok(Resolved {
         name,
@@ -267,9 +301,15 @@ pub fn resolve(profile: &Profile, folder: &Path) -> Result<Resolved, LoadgenErro
 
 fn connections(profile: &Profile, folder: &Path, problems: &mut Problems) -> Options {
     let given = &profile.connections;
-    if given.threads == 0 || given.requests_per_connection == Some(0) || given.streams_per_connection == 0 {
-        problems
-            .add("connections: threads, requests_per_connection and streams_per_connection are at least 1");
+    if given.threads == 0 || given.threads > THREADS_MAX {
+        let text = format!("threads are 1 to {THREADS_MAX}; more of them than cores only take turns");
+        problems.add("connections.threads", text);
+    }
+    if given.requests_per_connection == Some(0) {
+        problems.add("connections.requests_per_connection", "is at least 1");
+    }
+    if given.streams_per_connection == 0 {
+        problems.add("connections.streams_per_connection", "is at least 1");
     }
     Options {
         http: given.http,
@@ -292,7 +332,7 @@ fn limits(profile: &Profile, problems: &mut Problems) -> LoadLimits {
     };
     if [limits.connect, limits.headers, limits.first_byte, limits.idle, limits.total].contains(&Micros::ZERO)
     {
-        problems.add("limits: a limit of 0 lets no request succeed");
+        problems.add("limits", "a limit of 0 lets no request succeed");
     }
     limits
 }
@@ -326,9 +366,14 @@ fn scenarios(profile: &Profile, folder: &Path, problems: &mut Problems) -> Vec<S
         .iter()
         .enumerate()
         .filter_map(|(place, scenario)| {
-            let at = format!("scenarios[{place}] {:?}", scenario.name);
+            // The implicit one is made of the defaults.
+            let at = if profile.scenarios.is_empty() {
+                "defaults".to_owned()
+            } else {
+                format!("scenarios[{place}]")
+            };
             if scenario.name.is_empty() || !names.insert(&scenario.name) {
-                problems.add(format!("{at}: a name is needed, and each only once"));
+                problems.add(format!("{at}.name"), "a name is needed, and each only once");
             }
             one_scenario(profile, scenario, folder, &at, problems)
         })
@@ -347,27 +392,30 @@ fn one_scenario(
     let word = word.map_or("openai-chat", String::as_str);
     let Some(protocol) = protocol::find(word) else {
         let known: Vec<&str> = protocol::ALL.iter().map(|protocol| protocol.name()).collect();
-        problems.add(format!("{at}: protocol {word:?} is not known; known are {}", known.join(", ")));
+        let own = scenario.protocol.is_some();
+        let at = if own { format!("{at}.protocol") } else { "defaults.protocol".to_owned() };
+        problems.add(at, format!("{word:?} is not known; known are {}", known.join(", ")));
         return None;
     };
     let target = scenario.target.clone().or_else(|| defaults.target.clone());
     if target.is_none() {
-        problems.add(format!("{at}: no target; give it in defaults, in the scenario or with --target"));
+        problems.add(at, "no target; give it in defaults, in the scenario or with --target");
     }
     let model = scenario.model.clone().or_else(|| defaults.model.clone());
     if model.is_none() {
-        problems.add(format!("{at}: no model; give it in defaults, in the scenario or with --model"));
+        problems.add(at, "no model; give it in defaults, in the scenario or with --model");
     }
     let turns = match scenario.turns.unwrap_or(Turns::Fixed(1)) {
         Turns::Fixed(turns) => (turns, turns),
         Turns::Range { min, max } => (min, max),
     };
     if turns.0 == 0 || turns.0 > turns.1 || turns.1 > TURNS_MAX {
-        problems.add(format!("{at}: turns are 1 to {TURNS_MAX}, and min is not above max"));
+        let text = format!("turns are 1 to {TURNS_MAX}, and min is not above max");
+        problems.add(format!("{at}.turns"), text);
     }
     let weight = scenario.weight.unwrap_or(1);
     if !(1..=1_000_000).contains(&weight) {
-        problems.add(format!("{at}: a weight is 1 to 1000000"));
+        problems.add(format!("{at}.weight"), "a weight is 1 to 1000000");
     }
     let mut headers = defaults.headers.clone();
     headers.extend(scenario.headers.clone());
@@ -408,13 +456,13 @@ fn checks(given: &Checks, at: &str, problems: &mut Problems) -> Arc<[Check]> {
     for text in &given.regex {
         match Regex::new(text) {
             Ok(regex) => checks.push(Check::Regex(regex)),
-            Err(error) => problems.add(format!("{at}: checks.regex {text:?}: {error}")),
+            Err(error) => problems.add(format!("{at}.checks.regex"), format!("{text:?}: {error}")),
         }
     }
     for (pointer, value) in given.json.iter().flat_map(|fields| &fields.0) {
         if !pointer.starts_with('/') {
-            problems
-                .add(format!("{at}: checks.json {pointer:?} is no JSON pointer such as /choices/0/index"));
+            let text = format!("{pointer:?} is no JSON pointer such as /choices/0/index");
+            problems.add(format!("{at}.checks.json"), text);
         }
         checks.push(Check::Json {
             pointer: pointer.clone(),
@@ -439,7 +487,7 @@ fn text(
     let Some(content) = content else { return Some(Text::Sized { tokens: 16, same }) };
     let needs = |list: &[String], key: &str, problems: &mut Problems| {
         if list.is_empty() {
-            problems.add(format!("{at}: content.{key} has no text"));
+            problems.add(format!("{at}.content.{key}"), "has no text");
         }
         (!list.is_empty()).then(|| list.to_vec())
     };
@@ -449,14 +497,14 @@ fn text(
         ContentMode::Sized => {
             let tokens = content.approx_input_tokens.filter(|tokens| (1..=1_000_000).contains(tokens));
             if tokens.is_none() {
-                problems.add(format!("{at}: content.approx_input_tokens is 1 to 1000000"));
+                problems.add(format!("{at}.content.approx_input_tokens"), "is 1 to 1000000");
             }
             tokens.map(|tokens| Text::Sized { tokens, same })
         }
         ContentMode::Dataset => {
             let field = content.field.as_deref().unwrap_or("prompt");
             let Some(file) = &content.file else {
-                problems.add(format!("{at}: content.file is needed for a dataset"));
+                problems.add(format!("{at}.content"), "a dataset needs a file");
                 return None;
             };
             let read = read_lines(&folder.join(file), |line| {
@@ -466,7 +514,7 @@ fn text(
             match read {
                 Ok(lines) => Some(Text::Dataset(lines)),
                 Err(error) => {
-                    problems.add(format!("{at}: {error}"));
+                    problems.add(format!("{at}.content.file"), error);
                     None
                 }
             }
@@ -480,7 +528,8 @@ pub(super) fn read_lines<T>(
     read: impl Fn(&Value) -> Result<T, String>,
 ) -> Result<Vec<T>, String> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+    let text = crate::input::read(path, INPUT_BYTES_MAX).map_err(|why| format!("{shown}: {why}"))?;
+    let text = String::from_utf8(text).map_err(|_| format!("{shown}: not UTF-8 text"))?;
     let mut lines = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let value = serde_json::from_str(line).map_err(|error| error.to_string());

@@ -22,7 +22,7 @@ pub(super) fn stages(
     problems: &mut Problems,
 ) -> Vec<StagePlan> {
     if profile.stages.is_empty() && profile.search.is_none() {
-        problems.add("stages: at least one is needed");
+        problems.add("stages", "at least one is needed");
     }
     let mut users = 0;
     let mut plans = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn stages(
         let warmup_us = stage.warmup.or(profile.warmup).map_or(0, Micros::us) + ramp_us;
         let cooldown_us = duration_us.and(profile.cooldown).map_or(0, Micros::us);
         if duration_us.is_some_and(|duration| warmup_us + cooldown_us >= duration) {
-            problems.add(format!("{at}: warm-up, ramp and cool-down leave nothing of its duration"));
+            problems.add(&at, "warm-up, ramp and cool-down leave nothing of its duration");
         }
         plans.push(StagePlan {
             name: stage.name.clone(),
@@ -120,9 +120,7 @@ fn kind(
         }
         (false, false, false, true) => replay(stage, folder, scenarios, at, problems),
         _ => {
-            problems.add(format!(
-                "{at}: give exactly one of concurrency, rate, rate_from with rate_to, and replay"
-            ));
+            problems.add(at, "give exactly one of concurrency, rate, rate_from with rate_to, and replay");
             None
         }
     }
@@ -131,12 +129,12 @@ fn kind(
 fn closed(stage: &Stage, before: u64, at: &str, problems: &mut Problems) -> Option<(Kind, StageLoad)> {
     let to = stage.concurrency.unwrap_or_default();
     if !(1..=CONCURRENCY_MAX).contains(&to) {
-        problems.add(format!("{at}: concurrency is 1 to {CONCURRENCY_MAX}"));
+        problems.add(format!("{at}.concurrency"), format!("is 1 to {CONCURRENCY_MAX}"));
     }
     match (stage.duration, stage.requests) {
         (Some(duration), None) if duration.us() > 0 => {}
         (None, Some(requests)) if requests > 0 => {}
-        _ => problems.add(format!("{at}: give exactly one of duration and requests, above 0")),
+        _ => problems.add(at, "give exactly one of duration and requests, above 0"),
     }
     let ramp_us = stage.ramp.map_or(0, Micros::us);
     let from = if ramp_us > 0 { before } else { to };
@@ -155,22 +153,22 @@ fn open(
         nano.is_multiple_of(1_000_000).then_some(nano / 1_000_000)
     };
     let Some((from_milli, to_milli)) = milli(from).zip(milli(to)) else {
-        problems.add(format!("{at}: a rate is a decimal a second with at most three digits after the point"));
+        problems.add(at, "a rate is a decimal a second with at most three digits after the point");
         return None;
     };
     let Some(duration) = stage.duration.filter(|duration| duration.us() > 0 && stage.requests.is_none())
     else {
-        problems.add(format!("{at}: an open loop has a duration, and no requests"));
+        problems.add(at, "an open loop has a duration, and no requests");
         return None;
     };
     if stage.ramp.is_some() {
-        problems.add(format!("{at}: a ramp of a rate is written rate_from and rate_to"));
+        problems.add(format!("{at}.ramp"), "a ramp of a rate is written rate_from and rate_to");
     }
     let ends = (PerSecond::from_milli(from_milli), PerSecond::from_milli(to_milli));
     match RateCurve::ramp(ends.0, ends.1, duration.us().saturating_mul(1_000)) {
         Ok(curve) => Some((Kind::Open { curve, poisson }, StageLoad::Open { from_milli, to_milli, poisson })),
         Err(error) => {
-            problems.add(format!("{at}: {error}"));
+            problems.add(at, error.to_string());
             None
         }
     }
@@ -185,7 +183,7 @@ fn replay(
 ) -> Option<(Kind, StageLoad)> {
     let speed = stage.speed.as_ref().map_or(Some(1_000_000_000), Number::nano).filter(|speed| *speed > 0);
     let Some(speed) = speed else {
-        problems.add(format!("{at}: speed is a decimal above 0"));
+        problems.add(format!("{at}.speed"), "is a decimal above 0");
         return None;
     };
     let arrival = |line: &Value| -> Result<TraceArrival, String> {
@@ -208,7 +206,7 @@ fn replay(
             Some((Kind::Replay(arrivals.into()), load))
         }
         Err(error) => {
-            problems.add(format!("{at}: {error}"));
+            problems.add(at, error);
             None
         }
     }

@@ -5,7 +5,7 @@ use scenario::units::{Micros, Ppb};
 use stats::Percentile;
 
 use super::model::{Number, Thresholds};
-use super::resolve::ScenarioPlan;
+use super::resolve::{Problems, ScenarioPlan};
 use crate::result::{Figure, Figures, Metric, ThresholdResult, Unit};
 
 /// What a limit is held against.
@@ -36,15 +36,13 @@ pub struct Rule {
     pub overall: bool,
 }
 
-/// The rules of a profile.
-///
-/// # Errors
-/// Every one that can't be.
-pub fn rules(
+/// The rules of a profile, as far as they can be.
+pub(super) fn rules(
     given: &Thresholds,
     scenarios: &[ScenarioPlan],
     stages: usize,
-) -> Result<Vec<Rule>, Vec<String>> {
+    problems: &mut Problems,
+) -> Vec<Rule> {
     let plain = |name: &str, subject, limit| Rule {
         name: name.to_owned(),
         subject,
@@ -65,16 +63,18 @@ pub fn rules(
     if given.error_rate > Ppb::ZERO {
         rules.push(plain("error_rate", Subject::Figure(Figure::ErrorRate), given.error_rate.get()));
     }
-    let mut bad = Vec::new();
     for (place, limit) in given.limits.iter().enumerate() {
         let at = format!("thresholds.limits[{place}]");
         let scenario = limit.scenario.as_ref().map(|name| scenarios.iter().position(|s| s.name == *name));
         if scenario == Some(None) {
-            bad.push(format!("{at}: no scenario {:?}", limit.scenario.as_deref().unwrap_or_default()));
+            problems.add(
+                format!("{at}.scenario"),
+                format!("no scenario {:?}", limit.scenario.as_deref().unwrap_or_default()),
+            );
         }
         let stage = limit.stage.map(|stage| usize::try_from(stage).unwrap_or(usize::MAX));
         if stage.is_some_and(|stage| stage >= stages) {
-            bad.push(format!("{at}: there is no such stage; they count from 0"));
+            problems.add(format!("{at}.stage"), "there is no such stage; they count from 0");
         }
         let number = match (&limit.max, &limit.min) {
             (Some(number), None) => Some((number, false)),
@@ -82,7 +82,7 @@ pub fn rules(
             _ => None,
         };
         let Some((number, at_least)) = number else {
-            bad.push(format!("{at}: give exactly one of max and min"));
+            problems.add(at, "give exactly one of max and min");
             continue;
         };
         let (metric, percentile) = taken_apart(&limit.metric, limit.percentile.as_deref());
@@ -99,10 +99,10 @@ pub fn rules(
                 stage,
                 overall: limit.overall,
             }),
-            Err(why) => bad.push(format!("{at}: {why}")),
+            Err(why) => problems.add(at, why),
         }
     }
-    if bad.is_empty() { Ok(rules) } else { Err(bad) }
+    rules
 }
 
 /// `ttft_p95` is short for metric `ttft` with percentile `p95`.
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn equality_is_within_a_limit_and_nothing_is_outside() {
         let given = Thresholds { p95_ms: 2, error_rate: Ppb::parse("0.2").unwrap(), ..Thresholds::default() };
-        let rules = rules(&given, &[], 0).unwrap();
+        let rules = rules(&given, &[], 0, &mut Problems::default());
         let held = |figures: &Figures| {
             rules.iter().map(|rule| rule.judge(figures, None, None).held).collect::<Vec<_>>()
         };
@@ -236,7 +236,9 @@ mod tests {
             (limit("latncy", Some("p95"), "2s"), false),
         ] {
             let given = Thresholds { limits: vec![limit.clone()], ..Thresholds::default() };
-            assert_eq!(rules(&given, &[], 1).is_ok(), good, "{limit:?}");
+            let mut problems = Problems::default();
+            rules(&given, &[], 1, &mut problems);
+            assert_eq!(problems.is_empty(), good, "{limit:?}: {problems:?}");
         }
     }
 }

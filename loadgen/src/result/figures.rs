@@ -54,6 +54,9 @@ pub struct Counts {
     pub finish_reasons: BTreeMap<String, u64>,
     /// Connections opened.
     pub connections: u64,
+    /// Connections that carried a request of the part, those that were opened before it (in the warm-up) included.
+    #[serde(default)]
+    pub connections_used: u64,
     /// Requests whose kept connection turned out closed.
     pub reconnected: u64,
     /// Events of streams.
@@ -119,6 +122,7 @@ impl Counts {
             .iter()
             .for_each(|(word, count)| add_bounded(&mut self.finish_reasons, word, *count));
         self.connections += other.connections;
+        self.connections_used += other.connections_used;
         self.reconnected += other.reconnected;
         self.events += other.events;
         self.bytes_in += other.bytes_in;
@@ -224,7 +228,7 @@ impl Figures {
             Figure::Cost => Some(counts.cost_nano? as f64 / 1e9),
             Figure::BytesIn => Some(counts.bytes_in as f64),
             Figure::BytesOut => Some(counts.bytes_out as f64),
-            Figure::RequestsPerConnection => per(counts.sent, counts.connections),
+            Figure::RequestsPerConnection => per(counts.sent, counts.connections_used),
         }
     }
 

@@ -304,7 +304,7 @@ figures! {
     BytesOut "bytes_out" "bytes out" Bytes All Neutral "bytes of requests' bodies";
     /// Reuse.
     RequestsPerConnection "requests_per_connection" "requests/connection" Count Sent Neutral
-        "sent requests over opened connections";
+        "sent requests over the connections that carried them, each counted once a stage";
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ use clap::Args;
 use evidence::exit::Outcome;
 use evidence::redact::Redactor;
 use scenario::build::BUILD_ID;
+use scenario::error::{Position, Problem, ScenarioError};
 use scenario::identity::SALT_LEN;
 use scenario::pipe::Shard;
 use scenario::units::Micros;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
 use crate::clock::Clock;
@@ -32,7 +32,7 @@ use crate::health;
 use crate::output;
 use crate::profile::model::Profile;
 use crate::profile::resolve::StagePlan;
-use crate::profile::{Resolved, resolve};
+use crate::profile::{self, Resolved, Wrong};
 use crate::record_writer::{Overflow, RecordWriter, WriteFailed};
 use crate::result::{Figures, Health, OverTime, RESULT_VERSION, RunInfo, RunResult, Verdict, Wires};
 use crate::supervisor;
@@ -70,7 +70,8 @@ pub struct RunFlags {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Threads that send.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(profile::THREADS_MAX)))]
     pub threads: Option<u32>,
     /// The i-th of n shares of the plan, from 0: `0/2` and `1/2` on two machines make one load.
     #[arg(long, value_name = "I/N", value_parser = shard, default_value = "0/1")]
@@ -122,14 +123,17 @@ pub fn run(flags: &RunFlags, search: bool) -> u8 {
 fn try_run(flags: &RunFlags, search: bool) -> Result<Outcome, LoadgenError> {
     let clock = Clock::start();
     let (profile, mut plan) = read(flags, search)?;
+    let machine = health::machine();
+    let mut notes = preflight::check(&mut plan, &machine)?;
+    notes.extend(preflight::without_effect(&plan));
+    notes.iter().for_each(|note| eprintln!("loadgen: {note}"));
     if flags.dry_run {
+        // All that a run would refuse; names are not resolved, since nothing is to leave this machine.
+        routes(&plan, Names::Left)?;
         let (stages, scenarios) = (plan.stages.len(), plan.scenarios.len());
         crate::terminal::say(&format!("{stages} stages, {scenarios} scenarios, plan {}\n", plan.plan_digest));
         return Ok(Outcome::Pass);
     }
-    let machine = health::machine();
-    let notes = preflight::check(&mut plan, &machine)?;
-    notes.iter().for_each(|note| eprintln!("loadgen: {note}"));
     let plan = Arc::new(plan);
     let stamp = stamp(&clock);
     std::fs::create_dir_all(&flags.output)
@@ -165,12 +169,9 @@ fn try_run(flags: &RunFlags, search: bool) -> Result<Outcome, LoadgenError> {
 fn read(flags: &RunFlags, search: bool) -> Result<(Profile, Resolved), LoadgenError> {
     let path = &flags.profile;
     let usage = |why: String| LoadgenError::Usage(format!("profile {}: {why}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| usage(error.to_string()))?.len();
-    if size > PROFILE_BYTES_MAX {
-        return Err(usage(format!("{size} bytes is more than a profile can have")));
-    }
-    let bytes = std::fs::read(path).map_err(|error| usage(error.to_string()))?;
-    let mut profile: Profile = scenario::read::parse_as(&bytes, &path.display().to_string(), "a profile")
+    let bytes = crate::input::read(path, PROFILE_BYTES_MAX).map_err(usage)?;
+    let file = path.display().to_string();
+    let (mut profile, places): (Profile, _) = scenario::read::parse_as(&bytes, &file, "a profile")
         .map_err(|error| LoadgenError::Usage(error.to_string()))?;
     lay_over(&mut profile, flags);
     if search {
@@ -182,7 +183,23 @@ fn read(flags: &RunFlags, search: bool) -> Result<(Profile, Resolved), LoadgenEr
         profile.search = None;
     }
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
-    let mut plan = resolve(&profile, folder).map_err(|error| usage(format!("\n{error}")))?;
+    let placed = |wrong: Vec<Wrong>| {
+        let problem = |wrong: Wrong| {
+            let Position { line, column } = places.of(&wrong.path);
+            Problem {
+                file: file.clone(),
+                line,
+                column,
+                message: wrong.to_string(),
+                path: wrong.path,
+                suggestion: None,
+            }
+        };
+        let mut problems: Vec<Problem> = wrong.into_iter().map(problem).collect();
+        problems.sort_by_key(|problem| (problem.line, problem.column));
+        LoadgenError::Usage(ScenarioError { problems }.to_string())
+    };
+    let mut plan = profile::check(&profile, folder).map_err(placed)?;
     if flags.quiet {
         plan.live_us = None;
     }
@@ -249,39 +266,46 @@ struct Start {
 
 type Thread = std::thread::JoinHandle<Result<(ThreadOutcome, stats::Histogram, Wires), LoadgenError>>;
 
-impl Start {
-    /// Routes, one a scenario, and what must never be written down.
-    fn shared(&self) -> Result<(Shared, Vec<HeadTemplate>), LoadgenError> {
-        let key = ClientKey::from_env()?;
-        let mut secrets: Vec<String> = key.iter().map(|key| key.secret().to_owned()).collect();
-        let (mut routes, mut heads) = (Vec::new(), Vec::new());
-        for scenario in &self.plan.scenarios {
-            let mut target = Target::of_call(&scenario.target, scenario.protocol.path())?;
-            if self.plan.connections.dns == Dns::Once {
-                target = target.resolved()?;
-            }
-            let transport = Transport::new(&target, &self.plan.connections)?;
-            let (name, prefix) = scenario.protocol.key_header();
-            let given = key.as_ref().map(|key| (name, prefix, key));
-            let mut headers = scenario.headers.clone();
-            if key.is_some() {
-                // A placeholder in the file gives way to the key of the environment.
-                headers.retain(|header, _| !header.eq_ignore_ascii_case(name));
-            }
-            for (header, value) in &scenario.headers {
-                if header.eq_ignore_ascii_case("authorization") || header.eq_ignore_ascii_case("x-api-key") {
-                    secrets.push(value.trim_start_matches("Bearer ").to_owned());
-                }
-            }
-            let head = HeadTemplate::of_profile(&target, &headers, given)?;
-            heads.push(head.clone());
-            let keep = self.plan.requests_per_connection.map_or(KeepAlive::Reuse, KeepAlive::Requests);
-            let (protocol, limits) = (scenario.protocol, self.plan.limits);
-            routes.push(Route { target, head, protocol, limits, keep, transport });
-        }
-        Ok((Shared { routes, redactor: Redactor::new(secrets) }, heads))
-    }
+/// Whether names are resolved before the load where the profile wants that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Asked,
+    Left,
+}
 
+/// Routes, one a scenario, and what must never be written down.
+fn routes(plan: &Resolved, names: Names) -> Result<(Shared, Vec<HeadTemplate>), LoadgenError> {
+    let key = ClientKey::from_env()?;
+    let mut secrets: Vec<String> = key.iter().map(|key| key.secret().to_owned()).collect();
+    let (mut routes, mut heads) = (Vec::new(), Vec::new());
+    for scenario in &plan.scenarios {
+        let mut target = Target::of_call(&scenario.target, scenario.protocol.path())?;
+        if plan.connections.dns == Dns::Once && names == Names::Asked {
+            target = target.resolved()?;
+        }
+        let transport = Transport::new(&target, &plan.connections)?;
+        let (name, prefix) = scenario.protocol.key_header();
+        let given = key.as_ref().map(|key| (name, prefix, key));
+        let mut headers = scenario.headers.clone();
+        if key.is_some() {
+            // A placeholder in the file gives way to the key of the environment.
+            headers.retain(|header, _| !header.eq_ignore_ascii_case(name));
+        }
+        for (header, value) in &scenario.headers {
+            if header.eq_ignore_ascii_case("authorization") || header.eq_ignore_ascii_case("x-api-key") {
+                secrets.push(value.trim_start_matches("Bearer ").to_owned());
+            }
+        }
+        let head = HeadTemplate::of_profile(&target, &headers, given)?;
+        heads.push(head.clone());
+        let keep = plan.requests_per_connection.map_or(KeepAlive::Reuse, KeepAlive::Requests);
+        let (protocol, limits) = (scenario.protocol, plan.limits);
+        routes.push(Route { target, head, protocol, limits, keep, transport });
+    }
+    Ok((Shared { routes, redactor: Redactor::new(secrets) }, heads))
+}
+
+impl Start {
     fn threads(
         &self,
         records: &Path,
@@ -293,7 +317,7 @@ impl Start {
         let mut director = director;
         let count = u64::from(self.plan.threads);
         for number in 0..count {
-            let (shared, heads) = self.shared()?;
+            let (shared, heads) = routes(&self.plan, Names::Asked)?;
             // All threads append whole lines to one file.
             let (writer, failed) = RecordWriter::open(records, Overflow::Drop)?;
             failures.push(failed);
@@ -358,11 +382,7 @@ fn supervise(
     });
     let drain = start.plan.limits.drain.duration();
     LocalSet::new().block_on(&runtime, async {
-        let environment = |error| LoadgenError::Environment(format!("no signal handler: {error}"));
-        let signals = (
-            signal(SignalKind::interrupt()).map_err(environment)?,
-            signal(SignalKind::terminate()).map_err(environment)?,
-        );
+        let signals = supervisor::Signals::listen()?;
         // The first file error of any thread ends the run; a channel whose thread has ended says nothing.
         let (failed, write_failed) = tokio::sync::oneshot::channel();
         let mut failed = Some(failed);

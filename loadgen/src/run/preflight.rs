@@ -2,7 +2,7 @@
 
 use http::Uri;
 
-use crate::connection::transport::Http;
+use crate::connection::transport::{CA_UNUSED, Http};
 use crate::error::LoadgenError;
 use crate::health;
 use crate::profile::Resolved;
@@ -57,6 +57,13 @@ pub fn check(plan: &mut Resolved, machine: &Machine) -> Result<Vec<String>, Load
         notes.push(format!("{} threads on {} cores", plan.threads, machine.cores));
     }
     Ok(notes)
+}
+
+/// What the profile or a flag says and this run has no use for.
+#[must_use]
+pub fn without_effect(plan: &Resolved) -> Option<String> {
+    let secure = plan.scenarios.iter().any(|scenario| scenario.target.starts_with("https://"));
+    (plan.connections.ca.is_some() && !secure).then(|| CA_UNUSED.to_owned())
 }
 
 /// Local ports for the targets: each has all of them. One connection of HTTP/2 carries many requests, and needs one.

@@ -245,6 +245,7 @@ impl Load for OneByOne {
         Next::Start(Box::new(Work {
             tag: line.index,
             route: 0,
+            part: 0,
             record: Box::new(record),
             cancel: line.cancel,
             checks: line.checks.iter().map(Check::from).collect(),

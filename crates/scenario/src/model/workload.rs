@@ -87,7 +87,7 @@ pub struct Duplicate {
     pub duplicate_of: u64,
 }
 
-/// A check of the answer; a 200 that fails one is a failure (`check-failed`). Exactly one key.
+/// A check of the answer; a 200 that fails one is a failure (`check_failed`). Exactly one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Check {

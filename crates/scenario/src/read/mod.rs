@@ -69,7 +69,7 @@ pub fn parse_profile(bytes: &[u8], file: &str) -> Result<Profile, ScenarioError>
 }
 
 /// Reads any file that people write, with the same strictness: `T` is its type, `what` names it in messages
-/// ("a scenario"). Used by programs with files of their own.
+/// ("a scenario"). Used by programs with files of their own, which have further rules: hence the places of the values.
 ///
 /// # Errors
 /// As [`parse`].
@@ -77,8 +77,8 @@ pub fn parse_as<T: DeserializeOwned + JsonSchema>(
     bytes: &[u8],
     file: &str,
     what: &str,
-) -> Result<T, ScenarioError> {
-    read::<T>(bytes, file, what).map(|(value, _)| value)
+) -> Result<(T, Positions), ScenarioError> {
+    read::<T>(bytes, file, what)
 }
 
 fn read<T: DeserializeOwned + JsonSchema>(

@@ -127,6 +127,7 @@ impl ProfileLoad {
             output_events: 0,
             start_us: None,
             http2: false,
+            first_on_connection: false,
             cancel_reached_us: None,
         };
         self.parts.writer.write(&TurnRecord::new(place, &ended), now_us);
@@ -154,17 +155,16 @@ impl ProfileLoad {
         };
         self.sequence += 1;
         let part = &mut self.stages[stage];
-        let counts = if part.is_steady(conversation.planned_us) {
-            &mut part.scenarios[conversation.scenario].counts
-        } else {
-            &mut part.outside
-        };
+        let steady = part.is_steady(conversation.planned_us);
+        let counts =
+            if steady { &mut part.scenarios[conversation.scenario].counts } else { &mut part.outside };
         counts.planned += 1;
         self.in_flight += 1;
         part.in_flight_max = part.in_flight_max.max(self.in_flight);
         Next::Start(Box::new(Work {
             tag: key as u64,
             route: conversation.scenario,
+            part: stage as u64 * 2 + u64::from(steady),
             record: Box::new(record),
             cancel,
             checks: Arc::clone(&scenario.checks),

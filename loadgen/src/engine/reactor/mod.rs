@@ -62,6 +62,8 @@ struct Line {
     doing: Doing,
     interest: Interest,
     served: u64,
+    /// Part of the load whose request it carried last.
+    part: Option<u64>,
     /// Number of its peer.
     peer: usize,
 }

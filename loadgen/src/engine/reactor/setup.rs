@@ -152,6 +152,7 @@ impl Reactor {
                     doing: Doing::Connecting,
                     interest: Interest::ReadWrite,
                     served: 0,
+                    part: None,
                     peer: self.peers.number(address),
                 };
                 let key = self.lines.insert(line);
@@ -307,6 +308,7 @@ impl Reactor {
         let Some(entry) = self.slots.get_mut(slot) else { return };
         let Some(line) = self.lines.get_mut(key) else { return };
         entry.line = Some(key);
+        entry.exchange.on_connection(&mut line.part);
         entry.exchange.on_send(&self.shared.routes[line.route], kept, self.clock.now_us());
         line.slot = Some(slot);
         line.doing = Doing::Writing { done: 0 };

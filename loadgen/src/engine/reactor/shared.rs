@@ -31,6 +31,7 @@ impl Reactor {
         let route = &self.shared.routes[number];
         entry.exchange.on_send(route, line.served > 0, now_us);
         entry.exchange.on_stream();
+        entry.exchange.on_connection(&mut line.part);
         entry.line = Some(key);
         line.served += 1;
         let (served, peer) = (line.served, line.peer);
