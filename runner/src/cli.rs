@@ -63,7 +63,10 @@ enum Command {
     Selftest(SelftestArgs),
     /// Internal: the process that ends everything when the runner is gone.
     #[command(name = "__guard", hide = true)]
-    Guard,
+    Guard {
+        /// Private directory of the run.
+        work: PathBuf,
+    },
 }
 
 /// Commands about stacks.
@@ -332,8 +335,8 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { exit(Outcome::Usage) } else { ExitCode::SUCCESS };
         }
     };
-    if matches!(cli.command, Command::Guard) {
-        return crate::guard::process::run();
+    if let Command::Guard { work } = &cli.command {
+        return crate::guard::process::run(work);
     }
     match carry_out(cli.command) {
         Ok(outcome) => exit(outcome),
@@ -403,6 +406,10 @@ fn profiles(file: &FileArgs) -> PathBuf {
 fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
     match command {
         Command::Run(args) => {
+            if args.stack.stack == StackKind::Attach && args.stack.attach.gateway.is_none() {
+                let text = "--stack attach needs --gateway URL, where the running environment is; nothing was started";
+                return Err(RunnerError::Usage(text.to_owned()));
+            }
             let mut options = options(&args.file, &args.results, &args.stack, args.rules_off)?;
             options.known = args.known.read()?;
             commands::run::run(&options, args.quiet, args.junit.as_deref())
@@ -452,6 +459,6 @@ fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
             results: args.results,
             matrix: args.matrix,
         }),
-        Command::Guard => Err(RunnerError::Internal("the guard is handled before".to_owned())),
+        Command::Guard { .. } => Err(RunnerError::Internal("the guard is handled before".to_owned())),
     }
 }

@@ -33,6 +33,10 @@ pub fn load(scenario: &Path, profiles: &Path, overrides: &Overrides) -> Result<L
     let usage = |error: scenario::error::ScenarioError| RunnerError::Usage(error.to_string());
     let text = bounded(scenario)?;
     let file = parse(&text, &scenario.display().to_string()).map_err(usage)?;
+    if !profiles.is_dir() && !file.profile_names().is_empty() {
+        let text = "there is no such folder of ML profiles; give --profiles";
+        return Err(RunnerError::Usage(format!("{}: {text}", profiles.display())));
+    }
     let mut known: BTreeMap<String, Profile> = BTreeMap::new();
     for name in file.profile_names() {
         // A name with a path in it would read files outside the folder; the resolution names the unknown profile.

@@ -12,7 +12,7 @@ pub struct Live {
     pub rate: u64,
     /// Requests open now.
     pub in_flight: u64,
-    /// Requests ended so far, of those sent.
+    /// Requests ended so far, and those sent: what finds no connection ends without having been sent.
     pub done: Option<(u64, u64)>,
     /// Requests that did not succeed, by class, so far.
     pub errors: Vec<(String, u64)>,
@@ -54,7 +54,7 @@ fn parts(live: &Live) -> Vec<String> {
         Some(format!("{}/s", units::count(live.rate))),
         Some(format!("{} in flight", units::count(live.in_flight))),
         Some(errors),
-        live.done.map(|(done, sent)| format!("{} of {} sent", units::count(done), units::count(sent))),
+        live.done.map(|(done, sent)| format!("{} sent, {} ended", units::count(sent), units::count(done))),
         span("p50", live.latency_p50_us),
         span("p99", live.latency_p99_us),
         span("TTFT p95", live.ttft_p95_us),
@@ -91,7 +91,7 @@ mod tests {
     fn all_parts_without_a_limit() {
         assert_eq!(
             line(&live(), usize::MAX),
-            "step 0  12 345/s  64 in flight  3 http-error, 1 truncated  900 of 4000 sent  p50 41.6 ms  TTFT p95 9.22 ms  \
+            "step 0  12 345/s  64 in flight  3 http-error, 1 truncated  4000 sent, 900 ended  p50 41.6 ms  TTFT p95 9.22 ms  \
              late p99 31 µs"
         );
         assert!(line(&Live::default(), 80).contains("no errors"));

@@ -66,7 +66,7 @@ pub fn summary(summary: &Summary, assertions: &Assertions, place: &str) -> Strin
         }
     }
     out.push('\n');
-    coverage(&mut out, &summary.coverage);
+    coverage(&mut out, summary);
     if let Some(known) = &summary.known {
         self::known(&mut out, known);
     }
@@ -80,13 +80,17 @@ pub fn summary(summary: &Summary, assertions: &Assertions, place: &str) -> Strin
 }
 
 /// What was judged and what was not, in a line or two: a pass is no more than what it looked at.
-fn coverage(out: &mut String, coverage: &Coverage) {
-    let Coverage { in_full, in_part, not_applicable, not_judged, not_seen, limits } = coverage;
+fn coverage(out: &mut String, summary: &Summary) {
+    let Coverage { in_full, in_part, not_applicable, not_judged, not_seen, limits } = &summary.coverage;
     out.push_str(&format!(
         "coverage   {in_full} assertions in full, {in_part} in part, {not_applicable} not applicable, {not_judged} not \
          judged; {} standing limits in summary.json\n",
         limits.len()
     ));
+    // An environment that failed before the load left no evidence at all, and a list of absent files would say no more.
+    if summary.verdict == Outcome::Environment && summary.client.sent == 0 {
+        return;
+    }
     for missing in not_seen.iter().take(NOT_SEEN_MAX) {
         out.push_str(&format!("           not seen: {}: {}\n", missing.what, missing.why));
     }

@@ -16,6 +16,9 @@ struct Arguments {
     /// Configuration, JSON
     #[arg(long)]
     config: PathBuf,
+    /// Standard input ends the program when it ends
+    #[arg(long)]
+    exit_with_stdin: bool,
     /// Where to listen, over the configuration
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
@@ -70,5 +73,5 @@ async fn run(arguments: &Arguments) -> Result<(), GatewayError> {
     let (listener, address) = gateway.listen().await?;
     let closed = |source| GatewayError::Listen { address: address.to_string(), source };
     print_ready("ref-gateway", address).map_err(closed)?;
-    gateway.serve(listener, stop_signal()).await
+    gateway.serve(listener, stop_signal(arguments.exit_with_stdin)).await
 }

@@ -17,6 +17,9 @@ struct Arguments {
     /// Configuration, JSON
     #[arg(long)]
     config: PathBuf,
+    /// Standard input ends the program when it ends
+    #[arg(long)]
+    exit_with_stdin: bool,
     /// Where to listen, over the configuration
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
@@ -81,7 +84,7 @@ async fn run(arguments: &Arguments) -> Result<(), HostError> {
     let shown = print_ready("ref-host", address);
     shown.map_err(HostError::Serve)?;
     LogLine::new(Level::Info, "listening").field("address", address).emit();
-    host.serve(listener, refshard::ready::stop_signal()).await?;
+    host.serve(listener, refshard::ready::stop_signal(arguments.exit_with_stdin)).await?;
     LogLine::new(Level::Info, "devshardd stopped").emit();
     Ok(())
 }

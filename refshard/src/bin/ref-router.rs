@@ -14,6 +14,9 @@ struct Arguments {
     /// Configuration, JSON
     #[arg(long)]
     config: PathBuf,
+    /// Standard input ends the program when it ends
+    #[arg(long)]
+    exit_with_stdin: bool,
 }
 
 fn main() -> ExitCode {
@@ -38,5 +41,5 @@ async fn run(arguments: &Arguments) -> Result<(), RouterError> {
     let balancer = Balancer::new(config);
     let (listener, address) = balancer.listen().await?;
     print_ready("ref-router", address).map_err(|source| RouterError::Serve { address: listen, source })?;
-    balancer.serve(listener, stop_signal()).await
+    balancer.serve(listener, stop_signal(arguments.exit_with_stdin)).await
 }

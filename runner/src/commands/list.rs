@@ -11,7 +11,7 @@ use evidence::summary::Summary;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{find_run, runs};
+use super::{find_run, replay_of, runs};
 use crate::error::RunnerError;
 
 /// One line a run, newest first.
@@ -21,7 +21,9 @@ use crate::error::RunnerError;
 pub fn list(results: &Path) -> Result<Outcome, RunnerError> {
     let mut out = std::io::stdout().lock();
     for run in runs(results)?.into_iter().rev() {
-        let line = line(&RunReader::new(results.join(&run)), &run);
+        let path = results.join(&run);
+        let replay = replay_of(&path).map(|of| format!("  replay of {} in {}", of.failure, of.run_id));
+        let line = line(&RunReader::new(path), &run) + &replay.unwrap_or_default();
         if writeln!(out, "{line}").is_err() {
             break;
         }

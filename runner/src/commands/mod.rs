@@ -13,11 +13,12 @@ pub mod stack;
 
 use std::path::{Path, PathBuf};
 
+use evidence::run::ReproOf;
 use evidence::rundir::RUN;
 
 use crate::error::RunnerError;
 
-/// Finds a run directory by id, unique part of an id, `last`, or path.
+/// Finds a run directory by id, unique part of an id, `last` (the newest that is no replay), or path.
 ///
 /// # Errors
 /// [`RunnerError::Usage`] when nothing or more than one run matches.
@@ -28,10 +29,13 @@ pub fn find_run(results: &Path, name: &str) -> Result<PathBuf, RunnerError> {
     }
     let runs = runs(results)?;
     if name == "last" {
+        // A replay is looked at by the id that `repro` printed: `repro last A` and `repro last B` are about one run.
         return runs
-            .last()
+            .iter()
+            .rev()
             .map(|run| results.join(run))
-            .ok_or_else(|| RunnerError::Usage(format!("{} holds no run", results.display())));
+            .find(|run| replay_of(run).is_none())
+            .ok_or_else(|| RunnerError::Usage(format!("{} holds no run but replays", results.display())));
     }
     let matching: Vec<&String> = runs.iter().filter(|run| run.contains(name)).collect();
     match matching.as_slice() {
@@ -49,6 +53,18 @@ pub fn find_run(results: &Path, name: &str) -> Result<PathBuf, RunnerError> {
     }
 }
 
+/// What a run repeats, by its `run.yaml`; `None` also for one that can't be read, which other commands say.
+#[must_use]
+pub fn replay_of(run: &Path) -> Option<ReproOf> {
+    #[derive(serde::Deserialize)]
+    struct Told {
+        #[serde(default)]
+        repro_of: Option<ReproOf>,
+    }
+    let text = std::fs::read_to_string(run.join(RUN)).ok()?;
+    serde_yaml::from_str::<Told>(&text).ok()?.repro_of
+}
+
 /// Run ids in a results folder, oldest first (ids begin with their time).
 ///
 /// # Errors
@@ -64,4 +80,27 @@ pub fn runs(results: &Path) -> Result<Vec<String>, RunnerError> {
         .collect();
     runs.sort_unstable();
     Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
+    use super::*;
+
+    #[test]
+    fn the_last_run_is_no_replay() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |id: &str, text: &str| {
+            std::fs::create_dir(folder.path().join(id)).unwrap();
+            std::fs::write(folder.path().join(id).join(RUN), text).unwrap();
+        };
+        run("1-first", "v: 1\n");
+        run("2-second", "v: 1\n");
+        run("3-replay", "v: 1\nrepro_of:\n  run_id: 2-second\n  failure: request-7\n");
+        assert_eq!(find_run(folder.path(), "last").unwrap(), folder.path().join("2-second"));
+        assert_eq!(replay_of(&folder.path().join("3-replay")).unwrap().failure, "request-7");
+        assert_eq!(find_run(folder.path(), "replay").unwrap(), folder.path().join("3-replay"));
+        assert!(find_run(folder.path(), "-").is_err(), "part of three");
+    }
 }

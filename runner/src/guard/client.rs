@@ -1,5 +1,6 @@
 //! The runner's end of the guard.
 
+use std::path::Path;
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -18,15 +19,18 @@ pub struct Guard {
 
 impl Guard {
     /// Starts the guard in a process group of its own, so that Ctrl-C reaches the runner alone. Its reports arrive on
-    /// the given channel.
+    /// the given channel; the run's private directory goes with it.
     ///
     /// # Errors
     /// [`RunnerError::Environment`] when this executable can't be started again.
-    pub fn start(reports: mpsc::Sender<Report>) -> Result<Self, RunnerError> {
+    pub fn start(work: &Path, reports: mpsc::Sender<Report>) -> Result<Self, RunnerError> {
         let failed = |error: std::io::Error| RunnerError::environment(format!("starting the guard: {error}"));
         let own = std::env::current_exe().map_err(failed)?;
         let mut child = tokio::process::Command::new(own)
+            // Who ends all programs of the runner's name at once (`pkill -9 runner`) leaves the guard to clean up.
+            .arg0("proofload-guard")
             .arg("__guard")
+            .arg(work)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)

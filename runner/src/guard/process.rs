@@ -1,8 +1,10 @@
 //! The guard program itself (`runner __guard`).
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc;
 
 use super::{Command, LINE_LEN_MAX, Report, ServiceSignal, Spawn, tree};
+use crate::life::run::WORK_PREFIX;
 
 /// Reports that may wait for the runner to read them; beyond, services wait with their output.
 const REPORTS_MAX: usize = 4_096;
@@ -23,12 +26,17 @@ struct Service {
     input: Option<ChildStdin>,
 }
 
-/// Runs until standard input ends.
+/// Name of the process, at most 15 bytes: not the runner's, see [`super::client`].
+const NAME: &CStr = c"proofload-guard";
+
+/// Runs until standard input ends; then removes the run's private directory, too.
 #[must_use]
-pub fn run() -> ExitCode {
+pub fn run(work: &Path) -> ExitCode {
+    // A machine that refuses the name has a guard all the same.
+    let _refused = rustix::thread::set_name(NAME);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime {
-        Ok(runtime) => runtime.block_on(guard()),
+        Ok(runtime) => runtime.block_on(guard(work)),
         Err(error) => {
             eprintln!("guard: no runtime: {error}");
             ExitCode::FAILURE
@@ -36,7 +44,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-async fn guard() -> ExitCode {
+async fn guard(work: &Path) -> ExitCode {
     let own = std::process::id();
     if let Err(error) = set_child_subreaper(Some(rustix::process::getpid())) {
         eprintln!("guard: becoming a child subreaper failed: {error}");
@@ -62,6 +70,10 @@ async fn guard() -> ExitCode {
     // The runner is gone or has finished: nothing of the run may stay.
     services.clear();
     tree::end_all(own, ORPHAN_GRACE).await;
+    // A runner that could still do it has nothing against its directory being gone; `gc` finds one that resists.
+    if work.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(WORK_PREFIX.as_bytes())) {
+        drop(std::fs::remove_dir_all(work));
+    }
     drop(reports);
     writer.abort();
     ExitCode::SUCCESS

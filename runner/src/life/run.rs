@@ -64,20 +64,22 @@ pub struct Finished {
 pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, RunnerError> {
     let clock = Clock::start();
     prepared.info.started_unix_us = clock.start_unix_us();
+    let work = tempfile::Builder::new()
+        .prefix(WORK_PREFIX)
+        .tempdir()
+        .map_err(|error| RunnerError::environment(format!(
+                "making a private directory: {error}; TMPDIR must name a folder that can be written; nothing was started"
+            )))?;
+    own(work.path())?;
     let mut dir = RunDir::create(&prepared.results, &prepared.info.run_id)?;
     let (inbox, outbox) = mpsc::channel(INBOX_MAX);
     let mut dispatcher = Dispatcher::new(clock, outbox, &dir, View::new(quiet))?;
     dispatcher.view.line(&format!("run {}", prepared.info.run_id));
     dispatcher.phase(Phase::Prepare)?;
     prepared.write(&dir)?;
-    let work = tempfile::Builder::new()
-        .prefix(WORK_PREFIX)
-        .tempdir()
-        .map_err(|error| RunnerError::environment(format!("making a temporary directory: {error}")))?;
-    own(work.path())?;
     watch_signals(&inbox)?;
     let reports = forward(inbox.clone());
-    let mut guard = Guard::start(reports.clone())?;
+    let mut guard = Guard::start(work.path(), reports.clone())?;
     let mut provider = prepared.choice.provider();
     let mut context = Context {
         dispatcher: &mut dispatcher,

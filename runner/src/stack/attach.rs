@@ -268,9 +268,6 @@ impl Provider for Attach {
     }
 
     fn cannot_do(&self, resolved: &Resolved) -> Option<String> {
-        if self.args.gateway.is_none() {
-            return Some("--stack attach needs --gateway URL".to_owned());
-        }
         if !resolved.scenario.actions.is_empty() {
             return Some(
                 "this scenario has service actions, and an attached environment is never acted on".to_owned(),

@@ -33,9 +33,14 @@ pub fn child(
     context: &Context<'_>,
     program: &str,
     service: &str,
-    args: Vec<String>,
+    mut args: Vec<String>,
     env: BTreeMap<String, String>,
 ) -> Spawn {
+    // The guard holds the other end: a program of ours ends with it, even when nobody is left to end it. loadgen takes
+    // its orders there and needs no flag.
+    if program != LOADGEN {
+        args.push("--exit-with-stdin".to_owned());
+    }
     Spawn {
         service: service.to_owned(),
         program: context.programs.path(program),

@@ -16,6 +16,8 @@ fn start(results: &std::path::Path, text: &str) -> std::process::Child {
         .arg(&file)
         .args(["--profiles", "ml-profiles", "--results"])
         .arg(results.join("results"))
+        // Every service names a file in the run's private directory, which is made here: so each of them can be found.
+        .env("TMPDIR", results)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -44,16 +46,55 @@ fn kill_at_ten_moments_leaves_no_process_and_a_readable_directory() {
         child.wait().unwrap();
         let part = results.path().to_str().unwrap();
         assert!(gone(part, Duration::from_secs(2)), "moment {moment}: left: {:?}", processes_of(part));
+        // The guard ends last, with the private directory.
+        let begun = Instant::now();
+        while !private_directories(results.path()).is_empty() {
+            assert!(begun.elapsed() < Duration::from_secs(2), "moment {moment}: a directory for gc to find");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         for dir in run_dirs(&results.path().join("results")) {
             let output = runner().arg("analyze").arg(&dir).output().unwrap();
             let code = output.status.code().unwrap();
             assert!(code == 4 || code == 0, "moment {moment}: {}", String::from_utf8_lossy(&output.stdout));
         }
     }
-    // What a killed runner leaves is a private directory with its name on it, and gc finds it.
-    assert!(runner().arg("gc").status().unwrap().success());
-    let output = runner().args(["gc", "--dry-run"]).output().unwrap();
-    assert!(output.status.success());
+}
+
+/// `SIGKILL` for both, of which neither can say goodbye to what it started.
+#[test]
+fn runner_and_guard_killed_together_leave_no_process_and_gc_their_directory() {
+    let results = tempfile::tempdir().unwrap();
+    let mut child = start(results.path(), &ml_5xx());
+    let part = results.path().to_str().unwrap().to_owned();
+    let begun = Instant::now();
+    while processes_of(&part).len() < 6 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no services");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let guard = guard_of(child.id());
+    let pids = [child.id().to_string(), guard.to_string()];
+    assert!(std::process::Command::new("kill").arg("-9").args(&pids).status().unwrap().success());
+    child.wait().unwrap();
+    // Programs of ours end with the pipe that the guard held.
+    assert!(gone(&part, Duration::from_secs(5)), "left: {:?}", processes_of(&part));
+    assert_eq!(private_directories(results.path()).len(), 1, "nobody was there to remove it");
+    assert!(runner().arg("gc").env("TMPDIR", results.path()).status().unwrap().success());
+    assert_eq!(private_directories(results.path()), Vec::<std::path::PathBuf>::new());
+}
+
+/// The guard that this runner started.
+fn guard_of(runner: u32) -> u32 {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+    };
+    processes_of("__guard").into_iter().find(|pid| parent(*pid) == Some(runner)).unwrap()
+}
+
+/// Private directories of runs in a folder.
+fn private_directories(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
+    paths.filter(|path| path.join("owner").exists()).collect()
 }
 
 #[test]
@@ -133,10 +174,6 @@ fn analyzing_again_gives_the_same_bytes() {
 fn a_guard_that_is_killed_ends_the_run_as_environment_and_leaves_nothing() {
     let results = tempfile::tempdir().unwrap();
     let child = start(results.path(), &ml_5xx());
-    let parent = |pid: u32| -> Option<u32> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
-    };
     let loads = || {
         let dirs = run_dirs(&results.path().join("results"));
         let events =
@@ -148,7 +185,7 @@ fn a_guard_that_is_killed_ends_the_run_as_environment_and_leaves_nothing() {
         assert!(begun.elapsed() < Duration::from_secs(60), "no load began");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let guard = processes_of("__guard").into_iter().find(|pid| parent(*pid) == Some(child.id())).unwrap();
+    let guard = guard_of(child.id());
     assert!(std::process::Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     let page = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{self, Run, lines, ml_5xx, runner, with, with_status};
+use crate::support::{self, Run, lines, ml_5xx, run_dirs, runner, with, with_status};
 
 #[test]
 fn the_main_job_passes_having_looked_at_everything() {
@@ -110,6 +110,25 @@ fn a_misspelt_key_is_usage_with_a_suggestion_and_starts_nothing() {
     let run = Run::of(&with(&ml_5xx(), "stream_ratio", "stram_ratio"), &[]).expect(2);
     assert!(run.text().contains("stream_ratio"), "{}", run.text());
     assert!(run.dirs().is_empty());
+}
+
+#[test]
+fn what_is_missing_on_the_command_line_is_named_and_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("results");
+    let said = |arguments: &[&str], temporary: &str| {
+        let mut command = runner();
+        command.args(["run", "scenarios/ml-5xx.yaml", "--results"]).arg(&results).args(arguments);
+        let output = command.env("TMPDIR", temporary).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let attached = said(&["--stack", "attach"], "/tmp");
+    assert!(attached.0 == Some(2) && attached.1.contains("--gateway URL"), "{attached:?}");
+    let no_profiles = said(&["--profiles", "/nowhere/at/all"], "/tmp");
+    assert!(no_profiles.0 == Some(2) && no_profiles.1.contains("no such folder"), "{no_profiles:?}");
+    let no_room = said(&[], "/nowhere/at/all");
+    assert!(no_room.0 == Some(5) && no_room.1.contains("TMPDIR"), "{no_room:?}");
+    assert_eq!(run_dirs(&results), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
