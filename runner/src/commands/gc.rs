@@ -1,7 +1,7 @@
-//! `runner gc`: leftovers of dead runs. On the embedded stack the guard ends every process, so that only a temporary
-//! directory can be left when the runner was killed, and processes only when the guard was killed, too; their network
-//! namespaces and links end with them. On the Compose stack the reaper removes what carries the run's
-//! label, and this command what even a reaper could not.
+//! `runner gc`: leftovers of dead runs. On the embedded stack the guard ends every process and removes the private
+//! directory, so that something is left only when runner and guard were killed together: the directory, and programs of
+//! others (ours end with the guard's pipe); their network namespaces and links end with them. On the Compose stack the
+//! reaper removes what carries the run's label, and this command what even a reaper could not.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
