@@ -28,6 +28,8 @@ pub enum Failure {
     NoName(String),
     /// TLS was not agreed on.
     NoTls(String),
+    /// The proxy can't be reached or opens no tunnel.
+    NoProxy(String),
     /// No local port left.
     NoPorts,
     /// No file descriptor left.
@@ -196,6 +198,7 @@ fn of_failure(failure: &Failure) -> Option<(ClientClass, String)> {
         Failure::BadHttp(why) => say(ClientClass::Malformed, why),
         Failure::NoName(why) => say(ClientClass::DnsFailed, why),
         Failure::NoTls(why) => say(ClientClass::TlsFailed, &format!("no TLS: {why}")),
+        Failure::NoProxy(why) => say(ClientClass::ProxyFailed, &format!("the proxy: {why}")),
         Failure::NoPorts => say(
             ClientClass::GeneratorPorts,
             "no local port left; lower the rate of new connections or widen net.ipv4.ip_local_port_range",

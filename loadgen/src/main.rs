@@ -14,8 +14,8 @@ use loadgen::standalone::Flags;
 ///
 /// `run` and `search` take a profile. With --job it runs the plan of a runner, which commands it over standard input.
 /// With plain flags it runs one closed loop. A client key comes in the environment variable PROOFLOAD_CLIENT_KEY (8
-/// characters or more);
-/// proxy variables are ignored.
+/// characters or more); a
+/// proxy is used only where --proxy or the profile names one, proxy variables are ignored.
 #[derive(Debug, Parser)]
 #[command(version = scenario::build::BUILD_ID, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Cli {

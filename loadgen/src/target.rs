@@ -27,8 +27,10 @@ pub struct Target {
     pub secure: bool,
     /// Value of the `Host` header.
     pub host: String,
-    /// Path of the chat call.
+    /// What the request line asks for: the path of the chat call, or all of its URL where a proxy passes it on.
     pub path: String,
+    /// Name and port of the proxy, where there is one: connections go to it.
+    pub proxy: Option<(String, u16)>,
 }
 
 impl Target {
@@ -53,10 +55,49 @@ impl Target {
     }
 
     fn at(url: Url, path: String) -> Self {
-        let name = url.host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = bare(&url.host);
         let usual = if url.secure { HTTPS_PORT } else { HTTP_PORT };
         let host = if url.port == usual { url.host } else { format!("{}:{}", url.host, url.port) };
         Self { name, port: url.port, secure: url.secure, host, path, ..Self::default() }
+    }
+
+    /// The same by way of a proxy: requests to `http://` ask it for the whole URL, those to `https://` go through a
+    /// tunnel that it opens.
+    ///
+    /// # Errors
+    /// Usage for anything but `http://host:port`.
+    pub fn through(mut self, proxy: &str) -> Result<Self, LoadgenError> {
+        let url = take_apart(proxy)?;
+        if url.secure || url.path.len() > 1 {
+            return Err(LoadgenError::Usage(format!("proxy {proxy:?}: write http://host:port")));
+        }
+        if !self.secure {
+            self.path = format!("http://{}{}", self.host, self.path);
+        }
+        self.proxy = Some((bare(&url.host), url.port));
+        Ok(self)
+    }
+
+    /// Name and port that connections go to.
+    #[must_use]
+    pub fn peer(&self) -> (&str, u16) {
+        self.proxy.as_ref().map_or((&self.name, self.port), |(name, port)| (name, *port))
+    }
+
+    /// What a proxy is asked for to open a tunnel; `None` where none is needed.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<String> {
+        let authority = if self.name.contains(':') {
+            format!("[{}]:{}", self.name, self.port)
+        } else {
+            format!("{}:{}", self.name, self.port)
+        };
+        let build = env!("CARGO_PKG_VERSION");
+        (self.secure && self.proxy.is_some()).then(|| {
+            format!(
+                "CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: proofload/{build}\r\n\r\n"
+            )
+        })
     }
 
     /// The same with its addresses.
@@ -65,10 +106,16 @@ impl Target {
     /// Environment when the name does not resolve.
     pub fn resolved(mut self) -> Result<Self, LoadgenError> {
         let start = Clock::start();
-        self.addresses = look_up(&self.name, self.port).map_err(LoadgenError::Environment)?;
+        let (name, port) = self.peer();
+        self.addresses = look_up(name, port).map_err(LoadgenError::Environment)?;
         self.resolve_us = start.now_us();
         Ok(self)
     }
+}
+
+/// A host without the brackets of IPv6.
+fn bare(host: &str) -> String {
+    host.trim_start_matches('[').trim_end_matches(']').to_owned()
 }
 
 /// All addresses of a name; no proxy variable is looked at. May wait for the resolver.
@@ -157,6 +204,28 @@ mod tests {
             let target = Target::resolve(url).unwrap();
             assert_eq!((target.host.as_str(), target.path.as_str()), (host, path), "{url}");
             assert_eq!(target.addresses.len(), 1, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_takes_the_connections_and_the_target_keeps_its_names() {
+        let plain = Target::of_call("http://a.invalid:81/v1/x", "/")
+            .unwrap()
+            .through("http://127.0.0.1:3128")
+            .unwrap();
+        assert_eq!((plain.peer(), plain.path.as_str()), (("127.0.0.1", 3128), "http://a.invalid:81/v1/x"));
+        assert_eq!((plain.host.as_str(), plain.tunnel()), ("a.invalid:81", None));
+        let secure =
+            Target::of_call("https://[::1]/v1/x", "/").unwrap().through("http://[::1]:3128/").unwrap();
+        assert_eq!((secure.peer(), secure.path.as_str()), (("::1", 3128), "/v1/x"));
+        let asked = secure.tunnel().unwrap();
+        assert!(asked.starts_with("CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\n"), "{asked}");
+        for bad in ["https://p:1", "http://p:1/path", "socks5://p:1", "p:1", "http://user:hunter22@p:1"] {
+            let error = Target::of_call("http://a", "/").unwrap().through(bad).unwrap_err();
+            assert!(
+                matches!(error, LoadgenError::Usage(_)) && !error.to_string().contains("hunter22"),
+                "{error}"
+            );
         }
     }
 

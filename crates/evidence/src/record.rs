@@ -44,6 +44,8 @@ pub enum ClientClass {
     DnsFailed,
     /// TLS was not agreed on: certificate, version or protocol.
     TlsFailed,
+    /// The proxy that was asked for can't be reached or opens no tunnel.
+    ProxyFailed,
     /// Closed or reset before a complete answer, with no complete headers.
     ConnectionLost,
     /// Cut at its own cancel point.

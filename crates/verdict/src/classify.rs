@@ -170,7 +170,7 @@ fn because(
         | ClientClass::FirstByteTimeout
         | ClientClass::IdleTimeout
         | ClientClass::TotalTimeout => Some(Because::ClientTimeout),
-        ClientClass::ConnectRefused => Some(Because::Unreachable),
+        ClientClass::ConnectRefused | ClientClass::ProxyFailed => Some(Because::Unreachable),
         ClientClass::ConnectionLost => Some(Because::ConnectionLost),
         _ => None,
     }

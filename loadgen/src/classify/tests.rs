@@ -183,6 +183,7 @@ fn failures_of_the_connection() {
         (Failure::TimedOut(Expiry::Phase(Phase::Idle)), ClientClass::IdleTimeout),
         (Failure::TimedOut(Expiry::Total), ClientClass::TotalTimeout),
         (Failure::Refused("x".to_owned()), ClientClass::ConnectRefused),
+        (Failure::NoProxy("x".to_owned()), ClientClass::ProxyFailed),
         (Failure::Lost("x".to_owned()), ClientClass::ConnectionLost),
         (Failure::BadHttp("x".to_owned()), ClientClass::Malformed),
         (Failure::NoPorts, ClientClass::GeneratorPorts),

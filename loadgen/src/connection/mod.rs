@@ -7,11 +7,13 @@ pub mod response;
 pub mod timeouts;
 pub mod tls;
 pub mod transport;
+pub mod tunnel;
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use self::tunnel::Tunnel;
 use rustix::io::Errno;
 use rustls::ClientConnection;
 use scenario::fault::Close;
@@ -27,6 +29,7 @@ const DRAIN_READS_MAX: usize = 16;
 pub struct Connection {
     stream: TcpStream,
     tls: Option<Box<ClientConnection>>,
+    tunnel: Option<Box<Tunnel>>,
     /// Decrypted bytes that nobody has taken yet: the kernel does not report them as readable.
     decrypted: usize,
 }
@@ -52,7 +55,7 @@ impl Connection {
             Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
-        Ok(Self { stream: socket.into(), tls: None, decrypted: 0 })
+        Ok(Self { stream: socket.into(), tls: None, tunnel: None, decrypted: 0 })
     }
 
     /// Whether the connection stands.
@@ -68,6 +71,25 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Asks a proxy for a tunnel; [`Connection::tunnel`] drives it.
+    pub fn ask_tunnel(&mut self, asked: String) {
+        self.tunnel = Some(Box::new(Tunnel::new(asked)));
+    }
+
+    /// Goes on with the tunnel; says whether it stands.
+    ///
+    /// # Errors
+    /// In words, when it never will.
+    pub fn tunnel(&mut self, scratch: &mut [u8]) -> Result<bool, String> {
+        if let Some(tunnel) = &mut self.tunnel
+            && !tunnel.go_on(&mut self.stream, scratch)?
+        {
+            return Ok(false);
+        }
+        self.tunnel = None;
+        Ok(true)
     }
 
     /// Puts TLS on a connection that stands; [`Connection::handshake`] drives it.
@@ -112,6 +134,7 @@ impl Connection {
     #[must_use]
     pub fn wants_write(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+            || self.tunnel.as_ref().is_some_and(|tunnel| tunnel.wants_write())
     }
 
     /// Whether decrypted bytes wait to be read.

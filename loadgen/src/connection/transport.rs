@@ -119,11 +119,20 @@ pub struct Options {
     pub ca: Option<PathBuf>,
     /// No certificate is checked.
     pub insecure: bool,
+    /// URL of the proxy; without it there is none, whatever the environment says.
+    pub proxy: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { http: Http::Auto, streams: STREAMS_DEFAULT, dns: Dns::Once, ca: None, insecure: false }
+        Self {
+            http: Http::Auto,
+            streams: STREAMS_DEFAULT,
+            dns: Dns::Once,
+            ca: None,
+            insecure: false,
+            proxy: None,
+        }
     }
 }
 
@@ -144,6 +153,11 @@ impl Transport {
     /// # Errors
     /// As [`client_config`]; usage when the host can't be in a certificate.
     pub fn new(target: &Target, options: &Options) -> Result<Self, LoadgenError> {
+        if target.proxy.is_some() && !target.secure && options.http == Http::Two {
+            return Err(LoadgenError::Usage(
+                "HTTP/2 by prior knowledge goes through no proxy: leave out http 2 or give an https:// target".to_owned(),
+            ));
+        }
         let tls = if target.secure {
             let name = ServerName::try_from(target.name.clone()).map_err(|_| {
                 LoadgenError::Usage(format!("{:?} is no name that a certificate can have", target.name))

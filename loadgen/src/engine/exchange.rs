@@ -51,6 +51,7 @@ pub struct Exchange {
     start_us: Option<u64>,
     connect_start_us: u64,
     connected_us: u64,
+    proxy_us: Option<u64>,
     http2: bool,
     first_on_connection: bool,
     cancel_reached_us: Option<u64>,
@@ -74,6 +75,7 @@ impl Exchange {
             start_us: None,
             connect_start_us: 0,
             connected_us: 0,
+            proxy_us: None,
             http2: false,
             first_on_connection: false,
             cancel_reached_us: None,
@@ -135,6 +137,12 @@ impl Exchange {
     pub fn on_connected(&mut self, now_us: u64) {
         self.connected_us = now_us;
         self.work.record.connect_us = Some(now_us.saturating_sub(self.connect_start_us));
+    }
+
+    /// The tunnel through the proxy stands.
+    pub fn on_tunnelled(&mut self, now_us: u64) {
+        self.proxy_us = Some(now_us.saturating_sub(self.connected_us));
+        self.connected_us = now_us;
     }
 
     /// TLS is up, if there is TLS.
@@ -414,6 +422,7 @@ impl Exchange {
             output_events: finished.output_events,
             start_us: self.start_us,
             http2: self.http2,
+            proxy_us: self.proxy_us,
             first_on_connection: self.first_on_connection,
             cancel_reached_us: self.cancel_reached_us,
         }

@@ -108,6 +108,7 @@ pub fn add(figures: &mut Figures, ended: &Ended, context: Context<'_>) {
         put(Metric::Connect, Some(0), Some(connect_us));
         put(Metric::Dns, Some(0), Some(record.dns_us.unwrap_or_default()));
         put(Metric::Tls, Some(0), record.tls_us);
+        put(Metric::Proxy, Some(0), ended.proxy_us);
     }
     match record.client_class {
         ClientClass::Ok => {}
@@ -194,6 +195,7 @@ mod tests {
             start_us: Some(150),
             http2: false,
             first_on_connection: false,
+            proxy_us: None,
             cancel_reached_us: None,
         }
     }

@@ -96,6 +96,8 @@ pub struct Ended {
     pub start_us: Option<u64>,
     /// It travelled as an HTTP/2 stream.
     pub http2: bool,
+    /// What the tunnel through the proxy took, when one was opened.
+    pub proxy_us: Option<u64>,
     /// The first of its part of the load on its connection.
     pub first_on_connection: bool,
     /// When the cancel point was reached.

@@ -75,6 +75,9 @@ pub struct TurnRecord<'a> {
     pub connect_us: Option<u64>,
     /// TLS handshake, when there was one.
     pub tls_us: Option<u64>,
+    /// Tunnel through a proxy, when one was opened.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub proxy_us: Option<u64>,
     /// First to last byte of the body.
     pub transfer_us: Option<u64>,
     /// Version of HTTP that it travelled over; null when it was never sent.
@@ -142,6 +145,7 @@ impl<'a> TurnRecord<'a> {
             dns_us: record.dns_us.or(record.connect_us.map(|_| 0)),
             connect_us: record.connect_us,
             tls_us: record.tls_us,
+            proxy_us: ended.proxy_us,
             transfer_us: since(record.first_byte_us, record.end_us),
             http: ended.start_us.map(|_| if ended.http2 { Http::Two } else { Http::One }),
             status: record.status,
@@ -192,6 +196,9 @@ impl Line for TurnRecord<'_> {
         line.number(",\"dns_us\":", self.dns_us);
         line.number(",\"connect_us\":", self.connect_us);
         line.number(",\"tls_us\":", self.tls_us);
+        if self.proxy_us.is_some() {
+            line.number(",\"proxy_us\":", self.proxy_us);
+        }
         line.number(",\"transfer_us\":", self.transfer_us);
         line.word(",\"http\":", self.http.map(Http::word));
         line.number(",\"status\":", self.status.map(u64::from));
@@ -279,6 +286,7 @@ mod tests {
             start_us: numbers[8],
             http2: more,
             first_on_connection: false,
+            proxy_us: numbers[3],
             cancel_reached_us: None,
         }
     }

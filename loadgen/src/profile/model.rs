@@ -369,6 +369,8 @@ pub struct Connections {
     pub insecure: bool,
     /// Each thread that sends stays on a core of its own.
     pub pin: bool,
+    /// HTTP proxy, `http://host:port`: the only way to one, since variables of the environment are ignored.
+    pub proxy: Option<String>,
 }
 
 impl Default for Connections {
@@ -383,6 +385,7 @@ impl Default for Connections {
             ca: None,
             insecure: false,
             pin: false,
+            proxy: None,
         }
     }
 }

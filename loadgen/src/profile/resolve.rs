@@ -317,6 +317,7 @@ fn connections(profile: &Profile, folder: &Path, problems: &mut Problems) -> Opt
         dns: given.dns,
         ca: given.ca.as_ref().map(|file| folder.join(file)),
         insecure: given.insecure,
+        proxy: given.proxy.clone(),
     }
 }
 
@@ -350,6 +351,7 @@ fn digest(profile: &Profile) -> String {
     plan.connections.ca = None;
     plan.connections.insecure = false;
     plan.connections.pin = false;
+    plan.connections.proxy = None;
     for scenario in &mut plan.scenarios {
         scenario.target = None;
         scenario.headers.clear();

@@ -172,6 +172,9 @@ metrics! {
     Connect "connect" "TCP connect" Connected Lower "start of the connection to its being established";
     /// TLS.
     Tls "tls" "TLS handshake" Connected Lower "established connection to the end of the TLS handshake";
+    /// Proxy.
+    Proxy "proxy" "tunnel by the proxy" Connected Lower
+        "established connection to the proxy's word that the tunnel to the target stands; before the TLS handshake";
     /// Transfer.
     Transfer "transfer" "transfer" Ok Lower "first byte of the answer's body to its last one";
     /// Lateness.

@@ -13,11 +13,12 @@ use crate::result::{
 };
 
 /// Classes of requests that could not be sent by the target's fault.
-const NOT_LET_IN: [ClientClass; 4] = [
+const NOT_LET_IN: [ClientClass; 5] = [
     ClientClass::ConnectRefused,
     ClientClass::ConnectTimeout,
     ClientClass::DnsFailed,
     ClientClass::TlsFailed,
+    ClientClass::ProxyFailed,
 ];
 
 /// Fills in stages, totals, thresholds and verdict of a result.

@@ -88,6 +88,9 @@ pub struct RunFlags {
     /// Believe any certificate; every report says so.
     #[arg(long)]
     pub insecure: bool,
+    /// HTTP proxy, http://host:port; variables of the environment are ignored.
+    #[arg(long, value_name = "URL")]
+    pub proxy: Option<String>,
     /// Keep each thread that sends on a core of its own.
     #[arg(long)]
     pub pin: bool,
@@ -126,6 +129,9 @@ fn try_run(flags: &RunFlags, search: bool) -> Result<Outcome, LoadgenError> {
     let machine = health::machine();
     let mut notes = preflight::check(&mut plan, &machine)?;
     notes.extend(preflight::without_effect(&plan));
+    notes.extend(
+        plan.connections.proxy.iter().map(|proxy| format!("connections go through the proxy {proxy}")),
+    );
     notes.iter().for_each(|note| eprintln!("loadgen: {note}"));
     if flags.dry_run {
         // All that a run would refuse; names are not resolved, since nothing is to leave this machine.
@@ -206,6 +212,9 @@ fn read(flags: &RunFlags, search: bool) -> Result<(Profile, Resolved), LoadgenEr
     plan.connections.http = flags.http.unwrap_or(plan.connections.http);
     plan.connections.insecure |= flags.insecure;
     plan.pin |= flags.pin;
+    if flags.proxy.is_some() {
+        plan.connections.proxy.clone_from(&flags.proxy);
+    }
     if flags.ca.is_some() {
         plan.connections.ca.clone_from(&flags.ca);
     }
@@ -280,6 +289,9 @@ fn routes(plan: &Resolved, names: Names) -> Result<(Shared, Vec<HeadTemplate>), 
     let (mut routes, mut heads) = (Vec::new(), Vec::new());
     for scenario in &plan.scenarios {
         let mut target = Target::of_call(&scenario.target, scenario.protocol.path())?;
+        if let Some(proxy) = &plan.connections.proxy {
+            target = target.through(proxy)?;
+        }
         if plan.connections.dns == Dns::Once && names == Names::Asked {
             target = target.resolved()?;
         }

@@ -71,6 +71,9 @@ fn ports(plan: &Resolved) -> u64 {
     if plan.connections.http == Http::Two {
         return u64::MAX;
     }
+    if plan.connections.proxy.is_some() {
+        return health::local_ports();
+    }
     let authority = |target: &String| target.parse().ok().and_then(|uri: Uri| uri.authority().cloned());
     let mut targets: Vec<_> = plan
         .scenarios

@@ -25,6 +25,7 @@ const TABLE: &[(ClientClass, RequestClass, RequestClass, Option<Because>)] = &[
     (ClientClass::ConnectRefused, UnexpectedFailure, ExpectedFailure, Some(Because::Unreachable)),
     (ClientClass::DnsFailed, UnexpectedFailure, ExpectedFailure, None),
     (ClientClass::TlsFailed, UnexpectedFailure, ExpectedFailure, None),
+    (ClientClass::ProxyFailed, UnexpectedFailure, ExpectedFailure, Some(Because::Unreachable)),
     (ClientClass::ConnectionLost, UnexpectedFailure, ExpectedFailure, Some(Because::ConnectionLost)),
     (ClientClass::Cancelled, Cancelled, Cancelled, Some(Because::ClientCancelled)),
     (ClientClass::Interrupted, Cancelled, Cancelled, None),

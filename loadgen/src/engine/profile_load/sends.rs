@@ -128,6 +128,7 @@ impl ProfileLoad {
             start_us: None,
             http2: false,
             first_on_connection: false,
+            proxy_us: None,
             cancel_reached_us: None,
         };
         self.parts.writer.write(&TurnRecord::new(place, &ended), now_us);

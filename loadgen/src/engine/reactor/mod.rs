@@ -34,6 +34,8 @@ const STARTS_TOGETHER: usize = 8;
 enum Doing {
     Idle,
     Connecting,
+    /// A proxy is asked for the way to the target.
+    Tunnelling,
     Securing,
     /// HTTP/2 before the peer has said how many streams it grants.
     Greeting,
@@ -309,6 +311,7 @@ impl Reactor {
             // Closed by the peer, or unasked bytes: of no use either way. (TLS may have news of its own to tell.)
             Doing::Idle => self.on_idle(event.key),
             Doing::Connecting => self.on_connecting(event.key, load),
+            Doing::Tunnelling => self.on_tunnelling(event.key, load),
             Doing::Securing => self.on_securing(event.key, load),
             Doing::Greeting | Doing::Sharing => self.turn(event.key, load),
             // The peer answers or closes before it has everything: the rest is not sent.

@@ -88,7 +88,8 @@ impl Reactor {
         {
             pool.resolving = true;
             let target = &self.shared.routes[route].target;
-            resolver.ask(route, &target.name, target.port);
+            let (name, port) = target.peer();
+            resolver.ask(route, name, port);
         }
         self.schedule(slot);
     }
@@ -186,7 +187,15 @@ impl Reactor {
                 Err(error) => last = error,
             }
         }
-        let failure = Failure::of_io(&last, Stage::Connect);
+        let failure = match Failure::of_io(&last, Stage::Connect) {
+            // Nobody knows about the target: it is the proxy that is not there.
+            Failure::Refused(why) | Failure::Lost(why)
+                if self.shared.routes[route].target.proxy.is_some() =>
+            {
+                Failure::NoProxy(format!("no connection: {why}"))
+            }
+            failure => failure,
+        };
         self.end_all(slot, waiting, &failure, load);
     }
 
@@ -222,14 +231,13 @@ impl Reactor {
                 entry.exchange.on_connected(self.clock.now_us());
                 self.peers.connected(line.peer);
                 address.into_iter().for_each(|at| self.pools[route].went(at, true));
-                match self.shared.routes[route].transport.client() {
-                    Ok(None) => self.choose_version(key, load),
-                    Ok(Some(tls)) => {
-                        connection.secure(tls);
-                        line.doing = Doing::Securing;
-                        self.on_securing(key, load);
+                match self.shared.routes[route].target.tunnel() {
+                    None => self.secure(key, load),
+                    Some(asked) => {
+                        connection.ask_tunnel(asked);
+                        line.doing = Doing::Tunnelling;
+                        self.on_tunnelling(key, load);
                     }
-                    Err(error) => self.fail_line(key, &Failure::NoTls(error.to_string()), load),
                 }
             }
             Err(error) => {
@@ -240,6 +248,40 @@ impl Reactor {
                 self.lines.remove(key);
                 self.connect(slot, waiting, Some(error), load);
             }
+        }
+    }
+
+    /// Goes on with the tunnel through the proxy.
+    pub(super) fn on_tunnelling(&mut self, key: usize, load: &mut dyn Load) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let Wire::One(connection) = &mut line.wire else { return };
+        match connection.tunnel(&mut self.scratch) {
+            Ok(true) => {
+                if let Some(entry) = line.slot.and_then(|slot| self.slots.get_mut(slot)) {
+                    entry.exchange.on_tunnelled(self.clock.now_us());
+                }
+                self.secure(key, load);
+            }
+            Ok(false) => {
+                let interest = if connection.wants_write() { Interest::ReadWrite } else { Interest::Read };
+                line.watch(&self.poller, key, interest);
+            }
+            Err(why) => self.fail_line(key, &Failure::NoProxy(why), load),
+        }
+    }
+
+    /// Begins TLS where there is TLS.
+    fn secure(&mut self, key: usize, load: &mut dyn Load) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let Wire::One(connection) = &mut line.wire else { return };
+        match self.shared.routes[line.route].transport.client() {
+            Ok(None) => self.choose_version(key, load),
+            Ok(Some(tls)) => {
+                connection.secure(tls);
+                line.doing = Doing::Securing;
+                self.on_securing(key, load);
+            }
+            Err(error) => self.fail_line(key, &Failure::NoTls(error.to_string()), load),
         }
     }
 
