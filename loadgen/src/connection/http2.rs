@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use bytes::Bytes;
 use h2::client::{Connection as H2Connection, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream, SendStream};
-use http::{HeaderMap, Request, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, Version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Connection;
@@ -67,6 +68,39 @@ pub struct Session {
     dead: Option<String>,
     authority: String,
     secure: bool,
+    said: Said,
+}
+
+/// What the last request said in its head: the next one says most of it again, and what was checked and copied once is
+/// shared then.
+#[derive(Default)]
+struct Said {
+    uri: Option<Uri>,
+    /// By place, each with its name as it was written.
+    headers: Vec<(String, HeaderName, HeaderValue)>,
+}
+
+impl Said {
+    fn header(
+        &mut self,
+        place: usize,
+        header: &httparse::Header<'_>,
+    ) -> Result<(HeaderName, HeaderValue), String> {
+        if let Some((written, name, value)) = self.headers.get_mut(place)
+            && written == header.name
+        {
+            if value.as_bytes() != header.value {
+                *value = HeaderValue::from_bytes(header.value).map_err(|error| error.to_string())?;
+            }
+            return Ok((name.clone(), value.clone()));
+        }
+        let name: HeaderName =
+            header.name.parse().map_err(|_| format!("{:?} is no header name", header.name))?;
+        let value = HeaderValue::from_bytes(header.value).map_err(|error| error.to_string())?;
+        self.headers.truncate(place);
+        self.headers.push((header.name.to_owned(), name.clone(), value.clone()));
+        Ok((name, value))
+    }
 }
 
 type Up = (SendRequest<Bytes>, H2Connection<SharedIo, Bytes>);
@@ -143,6 +177,7 @@ impl Session {
             dead: None,
             authority,
             secure,
+            said: Said::default(),
         }
     }
 
@@ -235,27 +270,31 @@ impl Session {
         Ok(())
     }
 
-    fn translate(&self, request: &[u8]) -> Result<(Request<()>, Bytes), String> {
-        let mut headers = [httparse::EMPTY_HEADER; 128];
-        let mut parsed = httparse::Request::new(&mut headers);
-        let length = match parsed.parse(request) {
+    fn translate(&mut self, request: &[u8]) -> Result<(Request<()>, Bytes), String> {
+        // Not filled beforehand: that would be 4 KB a request.
+        let mut headers = [const { MaybeUninit::uninit() }; 128];
+        let mut parsed = httparse::Request::new(&mut []);
+        let length = match parsed.parse_with_uninit_headers(request, &mut headers) {
             Ok(httparse::Status::Complete(length)) => length,
             _ => return Err("the request is not whole".to_owned()),
         };
-        let scheme = if self.secure { "https" } else { "http" };
-        let uri = Uri::builder()
-            .scheme(scheme)
-            .authority(self.authority.as_str())
-            .path_and_query(parsed.path.unwrap_or("/"))
-            .build()
-            .map_err(|error| error.to_string())?;
-        let mut builder =
-            Request::builder().method(parsed.method.unwrap_or("POST")).uri(uri).version(Version::HTTP_2);
-        // The authority takes the place of `Host`.
-        for header in parsed.headers.iter().filter(|header| !header.name.eq_ignore_ascii_case("host")) {
-            builder = builder.header(header.name, header.value);
+        let path = parsed.path.unwrap_or("/");
+        if self.said.uri.as_ref().is_none_or(|uri| uri.path_and_query().is_none_or(|known| known != path)) {
+            let scheme = if self.secure { "https" } else { "http" };
+            let builder = Uri::builder().scheme(scheme).authority(self.authority.as_str());
+            self.said.uri = Some(builder.path_and_query(path).build().map_err(|error| error.to_string())?);
         }
-        let head = builder.body(()).map_err(|error| error.to_string())?;
+        let mut head = Request::new(());
+        *head.method_mut() = parsed.method.unwrap_or("POST").parse().map_err(|_| "no method".to_owned())?;
+        *head.uri_mut() = self.said.uri.clone().unwrap_or_default();
+        *head.version_mut() = Version::HTTP_2;
+        // The authority takes the place of `Host`.
+        let own = parsed.headers.iter().filter(|header| !header.name.eq_ignore_ascii_case("host"));
+        head.headers_mut().reserve(parsed.headers.len());
+        for (place, header) in own.enumerate() {
+            let (name, value) = self.said.header(place, header)?;
+            head.headers_mut().append(name, value);
+        }
         Ok((head, Bytes::copy_from_slice(&request[length..])))
     }
 

@@ -89,6 +89,8 @@ pub struct ProfileLoad {
     weights: Vec<u64>,
     conversations: Slab<Conversation>,
     due_turns: VecDeque<usize>,
+    /// The next arrival with its request and the size of its body.
+    prepared: Option<(Conversation, (Vec<u8>, u64))>,
     stages: Vec<StagePart>,
     running: Option<Running>,
     /// When the next stage starts, where that is known before anybody looks.
@@ -144,6 +146,7 @@ impl ProfileLoad {
             weights,
             conversations: Slab::default(),
             due_turns: VecDeque::new(),
+            prepared: None,
             stages: Vec::new(),
             running: None,
             starts_us,
@@ -210,7 +213,7 @@ impl Load for ProfileLoad {
                     self.go_on(key, false, String::new(), now_us);
                     continue;
                 }
-                return self.start(key, now_us, spare);
+                return self.start(key, None, now_us, spare);
             }
             if self.draining {
                 if self.in_flight > 0 {

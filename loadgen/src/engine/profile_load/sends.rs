@@ -7,6 +7,7 @@ use scenario::identity::RequestId;
 
 use super::ProfileLoad;
 use super::stages::{absolute, ramp_at};
+use crate::engine::arrivals::Arrival;
 use crate::engine::conversation::Conversation;
 use crate::engine::spare::Spare;
 use crate::engine::turn_record::{TurnPlace, TurnRecord};
@@ -44,6 +45,8 @@ impl ProfileLoad {
         let running = self.running.as_mut()?;
         let Some(arrival) = running.next else { return Some(end) };
         if arrival.at_us > now_us {
+            self.prepare(arrival, spare);
+            let running = self.running.as_ref()?;
             return Some(Next::At(running.until_us.map_or(arrival.at_us, |until| until.min(arrival.at_us))));
         }
         let full = self.arrivals_open >= plan.inflight_max.div_ceil(self.parts.shard.of);
@@ -61,8 +64,12 @@ impl ProfileLoad {
         let started_us = self.stages.last()?.started_us;
         running.next = running.arrivals.as_mut().and_then(|all| absolute(all.next(), started_us));
         let stage = self.stages.len() - 1;
-        let place = Place { stage: stage as u64, user: 0, ordinal: arrival.index };
-        let mut conversation = Conversation::new(&plan, arrival.scenario, place, None);
+        let place = place_of(arrival, stage);
+        let (mut conversation, written) = match self.prepared.take().filter(|(known, _)| known.place == place)
+        {
+            Some((conversation, written)) => (conversation, Some(written)),
+            None => (Conversation::new(&plan, arrival.scenario, place, None), None),
+        };
         conversation.planned_us = arrival.at_us;
         conversation.delayed = held;
         if full {
@@ -71,7 +78,17 @@ impl ProfileLoad {
         }
         self.arrivals_open += 1;
         let key = self.conversations.insert(conversation);
-        Some(self.start(key, now_us, spare))
+        Some(self.start(key, written, now_us, spare))
+    }
+
+    /// Writes the request of the next arrival while nothing is due, so that at its instant only sending is left.
+    fn prepare(&mut self, arrival: Arrival, spare: &mut Spare) {
+        let place = place_of(arrival, self.stages.len() - 1);
+        if self.prepared.as_ref().is_none_or(|(known, _)| known.place != place) {
+            let mut conversation = Conversation::new(&self.parts.plan, arrival.scenario, place, None);
+            let written = self.parts.requests.write(&mut conversation, spare);
+            self.prepared = Some((conversation, written));
+        }
     }
 
     pub(super) fn want_user(&mut self, now_us: u64, spare: &mut Spare, end: Next) -> Option<Next> {
@@ -101,7 +118,7 @@ impl ProfileLoad {
         let mut conversation = Conversation::new(&self.parts.plan, scenario, place, Some(user));
         conversation.planned_us = now_us;
         let key = self.conversations.insert(conversation);
-        Some(self.start(key, now_us, spare))
+        Some(self.start(key, None, now_us, spare))
     }
 
     /// Counts an arrival that the bound keeps out.
@@ -134,13 +151,19 @@ impl ProfileLoad {
         self.parts.writer.write(&TurnRecord::new(place, &ended), now_us);
     }
 
-    /// The request of the turn that is due.
-    pub(super) fn start(&mut self, key: usize, now_us: u64, spare: &mut Spare) -> Next {
+    /// The request of the turn that is due, unless it is written already.
+    pub(super) fn start(
+        &mut self,
+        key: usize,
+        written: Option<(Vec<u8>, u64)>,
+        now_us: u64,
+        spare: &mut Spare,
+    ) -> Next {
         let stage = self.stages.len() - 1;
         let plan = Arc::clone(&self.parts.plan);
         let Some(conversation) = self.conversations.get_mut(key) else { return Next::Blocked };
         conversation.stage = stage;
-        let (request, bytes_out) = self.parts.requests.write(conversation, spare);
+        let (request, bytes_out) = written.unwrap_or_else(|| self.parts.requests.write(conversation, spare));
         let scenario = &plan.scenarios[conversation.scenario];
         let draws = conversation.draws(&plan);
         let turn = u64::from(conversation.turn);
@@ -202,6 +225,10 @@ impl ProfileLoad {
         }
         self.conversations.remove(key);
     }
+}
+
+fn place_of(arrival: Arrival, stage: usize) -> Place {
+    Place { stage: stage as u64, user: 0, ordinal: arrival.index }
 }
 
 /// Id of a turn: that of its conversation and its number. Without `format!`, which costs more than all the rest of it.
