@@ -84,8 +84,6 @@ pub fn runs(results: &Path) -> Result<Vec<String>, RunnerError> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
     use super::*;
 
     #[test]
