@@ -497,6 +497,22 @@ fn merged_thresholds_are_held_against_the_whole() {
     assert_eq!(merged.verdict.outcome, Outcome::Fail);
 }
 
+#[test]
+fn what_a_shard_found_is_told_as_its_own_in_a_merge() {
+    let late = |name: &str, p99: &str| {
+        let mut run = scaled(50, 900);
+        run.run.shards = vec![name.to_owned()];
+        let detail = format!("stage 1: lateness p99 {p99}");
+        run.verdict = Verdict { outcome: Outcome::Invalid, reasons: vec![detail.clone()] };
+        run.health.saturation = vec![Saturation { class: SaturationClass::GeneratorLateness, detail }];
+        run
+    };
+    let merged = merge::merge(vec![late("0/2", "60 ms"), late("1/2", "70 ms")]).unwrap();
+    let told = ["shard 0/2: stage 1: lateness p99 60 ms", "shard 1/2: stage 1: lateness p99 70 ms"];
+    assert_eq!(merged.verdict.reasons, told);
+    assert!(merged.health.saturation.iter().map(|found| found.detail.as_str()).eq(told));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]

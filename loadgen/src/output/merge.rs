@@ -51,8 +51,11 @@ fn try_run(flags: &MergeFlags) -> Result<Outcome, LoadgenError> {
 ///
 /// # Errors
 /// In words: no shards, other plans or builds, a shard twice, or one that is missing.
-pub fn merge(shards: Vec<RunResult>) -> Result<RunResult, String> {
+pub fn merge(mut shards: Vec<RunResult>) -> Result<RunResult, String> {
     check(&shards)?;
+    if shards.len() > 1 {
+        shards.iter_mut().for_each(name_findings);
+    }
     let mut shards = shards.into_iter();
     let mut whole = shards.next().ok_or("no shard was given")?;
     for shard in shards {
@@ -71,6 +74,14 @@ pub fn merge(shards: Vec<RunResult>) -> Result<RunResult, String> {
     }
     judge(&mut whole);
     Ok(whole)
+}
+
+/// Puts its shard in front of what one of them found: figures in such a sentence, a lateness above all, are its own and not
+/// those of the whole.
+fn name_findings(shard: &mut RunResult) {
+    let whose = format!("shard {}: ", shard.run.shards.join(", "));
+    let details = shard.health.saturation.iter_mut().map(|found| &mut found.detail);
+    details.chain(&mut shard.verdict.reasons).for_each(|text| text.insert_str(0, &whose));
 }
 
 /// The same plan, every share of it once.
