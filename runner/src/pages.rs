@@ -1,11 +1,12 @@
 //! What people and CI read of a judged run: `report.html` in the run directory, and the same facts as Markdown, JUnit
 //! or text on request. Crate `report` writes the words; here the evidence is handed to it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use evidence::names::file_stem;
 use evidence::rundir::{FAILURES, PAGE, RunDir};
-use report::run::{FailureLine, RequestPoint, RunReport};
+use report::run::{FailureLine, RequestPoint, Requests, RunReport};
 use scenario::fault::RequestClass;
 use scenario::model::Thresholds;
 use verdict::judge::{Failure, Judgement};
@@ -40,7 +41,7 @@ pub fn run_report(judged: &Judgement) -> RunReport<'_> {
         started_unix_us: evidence.run.started_unix_us,
         failures: judged.failures.iter().map(|failure| failure_line(judged, failure)).collect(),
         failures_dropped: judged.failures_dropped,
-        requests: requests(judged),
+        requests: Box::new(Sent::of(judged)),
         limits: limits(&evidence.run.resolved.scenario.thresholds),
     }
 }
@@ -62,20 +63,38 @@ fn failure_line(judged: &Judgement, failure: &Failure) -> FailureLine {
     }
 }
 
-/// Requests that were sent, with the latencies of those that succeeded.
-fn requests(judged: &Judgement) -> Vec<RequestPoint> {
-    let points = judged.decided.iter().filter_map(|(index, decided)| {
-        let record = judged.evidence.records.get(index)?;
-        let good = matches!(decided.class, RequestClass::Success | RequestClass::MaskedFault);
-        Some(RequestPoint {
-            planned_us: record.planned.us()?,
-            end_us: record.planned.us()? + record.latency.us()?,
-            class: word(decided.class),
-            ttft_us: record.ttft.us().filter(|_| good),
-            latency_us: record.latency.us().filter(|_| good),
-        })
-    });
-    points.collect()
+/// Requests that were sent, with the latencies of those that succeeded, as often as the report asks for them: a list of
+/// a million would need more memory than their judging.
+#[derive(Debug)]
+struct Sent<'a> {
+    judged: &'a Judgement,
+    words: BTreeMap<RequestClass, String>,
+}
+
+impl<'a> Sent<'a> {
+    fn of(judged: &'a Judgement) -> Self {
+        let classes: BTreeSet<RequestClass> = judged.decided.values().map(|decided| decided.class).collect();
+        Self { judged, words: classes.into_iter().map(|class| (class, word(class))).collect() }
+    }
+}
+
+impl Requests for Sent<'_> {
+    fn each(&self, see: &mut dyn FnMut(&RequestPoint<'_>)) {
+        for (index, decided) in self.judged.decided.iter() {
+            let Some(record) = self.judged.evidence.records.get(index) else { continue };
+            let (Some(planned_us), Some(latency_us)) = (record.planned.us(), record.latency.us()) else {
+                continue;
+            };
+            let good = matches!(decided.class, RequestClass::Success | RequestClass::MaskedFault);
+            see(&RequestPoint {
+                planned_us,
+                end_us: planned_us + latency_us,
+                class: self.words.get(&decided.class).map_or("", String::as_str),
+                ttft_us: record.ttft.us().filter(|_| good),
+                latency_us: good.then_some(latency_us),
+            });
+        }
+    }
 }
 
 /// The limits that the scenario names, in the words of its file.

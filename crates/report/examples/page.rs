@@ -22,7 +22,7 @@ fn main() -> Result<(), String> {
         Some(RequestPoint {
             planned_us: record.planned_us?,
             end_us: record.end_us?,
-            class: if good { "success" } else { "unexpected-failure" }.to_owned(),
+            class: if good { "success" } else { "unexpected-failure" },
             ttft_us: record.ttft_us().filter(|_| good),
             latency_us: record.latency_us().filter(|_| good),
         })
@@ -48,7 +48,7 @@ fn main() -> Result<(), String> {
         started_unix_us,
         failures: failures.collect(),
         failures_dropped: 0,
-        requests: requests.collect(),
+        requests: Box::new(requests.collect::<Vec<_>>()),
         limits: Vec::new(),
     });
     std::fs::write(root.join("report.html"), page).map_err(|error| error.to_string())

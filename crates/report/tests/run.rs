@@ -26,7 +26,7 @@ struct Parts {
     summary: Summary,
     assertions: Assertions,
     events: Vec<Event>,
-    requests: Vec<RequestPoint>,
+    requests: Vec<RequestPoint<'static>>,
     failures: Vec<FailureLine>,
 }
 
@@ -36,7 +36,7 @@ impl Parts {
         let requests = (0..400).map(|k| RequestPoint {
             planned_us: k * 7_000,
             end_us: k * 7_000 + 40_000 + k % 9 * 1_000,
-            class: if k == 12 { "unexpected-failure" } else { "success" }.to_owned(),
+            class: if k == 12 { "unexpected-failure" } else { "success" },
             ttft_us: (k != 12).then_some(9_000 + k * 20),
             latency_us: (k != 12).then_some(40_000 + k % 9 * 1_000),
         });
@@ -90,7 +90,7 @@ impl Parts {
     fn all_failed() -> Self {
         let mut parts = Self::sample();
         for point in &mut parts.requests {
-            point.class = "unexpected-failure".to_owned();
+            point.class = "unexpected-failure";
             (point.ttft_us, point.latency_us) = (None, None);
         }
         parts.summary.client.ttft = Default::default();
@@ -116,7 +116,7 @@ impl Parts {
             started_unix_us: 1_796_023_794_898_065,
             failures: self.failures.clone(),
             failures_dropped: 0,
-            requests: self.requests.clone(),
+            requests: Box::new(self.requests.clone()),
             limits: vec![("ttft_p95".to_owned(), "2s".to_owned()), ("error_rate".to_owned(), "0".to_owned())],
         }
     }

@@ -20,7 +20,7 @@ use evidence::summary::Summary;
 use crate::chart::Tone;
 
 /// Everything a report of a run is made from. All of it comes from the run directory.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RunReport<'a> {
     /// `summary.json`.
     pub summary: &'a Summary,
@@ -34,8 +34,8 @@ pub struct RunReport<'a> {
     pub failures: Vec<FailureLine>,
     /// Failures that have no bundle.
     pub failures_dropped: u64,
-    /// One point a request that was sent.
-    pub requests: Vec<RequestPoint>,
+    /// The requests that were sent.
+    pub requests: Box<dyn Requests + 'a>,
     /// Limits of the scenario, each with its text (`ttft_p95`, `2s`).
     pub limits: Vec<(String, String)>,
 }
@@ -55,15 +55,27 @@ pub struct FailureLine {
     pub repro: String,
 }
 
+/// Requests that are shown one by one, as often as somebody asks: a million of them need not be held.
+pub trait Requests: std::fmt::Debug {
+    /// Shows each.
+    fn each(&self, see: &mut dyn FnMut(&RequestPoint<'_>));
+}
+
+impl Requests for Vec<RequestPoint<'_>> {
+    fn each(&self, see: &mut dyn FnMut(&RequestPoint<'_>)) {
+        self.iter().for_each(see);
+    }
+}
+
 /// What plots need of one request; times on loadgen's clock, microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestPoint {
+pub struct RequestPoint<'a> {
     /// When it should have started.
     pub planned_us: u64,
     /// When it ended.
     pub end_us: u64,
     /// Its class (`success`, …).
-    pub class: String,
+    pub class: &'a str,
     /// TTFT, of successes only.
     pub ttft_us: Option<u64>,
     /// Total latency, of successes only.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evidence::event::EventKind;
 use stats::{Histogram, Percentile};
 
-use super::{RequestPoint, RunReport};
+use super::{RequestPoint, Requests, RunReport};
 use crate::chart::axis::Axis;
 use crate::chart::{Chart, Line, Mark, Place, Stack, Tone};
 use crate::units;
@@ -50,9 +50,13 @@ struct Windows {
 }
 
 impl Windows {
-    fn over(points: &[RequestPoint], shift_us: u64) -> Option<Self> {
-        let first = points.iter().map(|point| point.planned_us).min()? + shift_us;
-        let end_us = points.iter().map(|point| point.end_us).max()? + shift_us;
+    fn over(requests: &dyn Requests, shift_us: u64) -> Option<Self> {
+        let mut range: Option<(u64, u64)> = None;
+        requests.each(&mut |point| {
+            let (first, last) = range.unwrap_or((point.planned_us, point.end_us));
+            range = Some((first.min(point.planned_us), last.max(point.end_us)));
+        });
+        let (first, end_us) = range.map(|(first, last)| (first + shift_us, last + shift_us))?;
         let fits = |width: &u64| end_us / width - first / width < WINDOWS_MAX;
         let mut width_us = WIDTHS_US.into_iter().find(fits).unwrap_or(WIDTHS_US[WIDTHS_US.len() - 1]);
         while !fits(&width_us) {
@@ -91,12 +95,12 @@ fn second_label(value: f64) -> String {
 #[must_use]
 pub(super) fn over_time(report: &RunReport<'_>) -> String {
     let shift_us = report.clock_shift_us();
-    let Some(windows) = Windows::over(&report.requests, shift_us) else { return String::new() };
+    let Some(windows) = Windows::over(&*report.requests, shift_us) else { return String::new() };
     let places = windows.places();
     let marks = marks(report);
     let width = units::span(windows.width_us);
     let x = || Axis::until("seconds since the run began", seconds(windows.end_us), second_label);
-    let latency = |title: &str, of: fn(&RequestPoint) -> Option<u64>| {
+    let latency = |title: &str, of: fn(&RequestPoint<'_>) -> Option<u64>| {
         let histograms = histograms(report, &windows, shift_us, of);
         latency_chart(title, &width, x(), &places, &marks, &histograms)
     };
@@ -113,14 +117,14 @@ fn histograms(
     report: &RunReport<'_>,
     windows: &Windows,
     shift_us: u64,
-    of: fn(&RequestPoint) -> Option<u64>,
+    of: fn(&RequestPoint<'_>) -> Option<u64>,
 ) -> Vec<Histogram> {
     let mut histograms = vec![Histogram::new(); windows.number];
-    for point in &report.requests {
+    report.requests.each(&mut |point| {
         if let Some(us) = of(point) {
             histograms[windows.index(point.planned_us + shift_us)].record(us);
         }
-    }
+    });
     histograms
 }
 
@@ -170,11 +174,15 @@ fn outcomes(
     places: &[Place],
     marks: &[Mark],
 ) -> Chart {
-    let mut counts: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for point in &report.requests {
-        let values = counts.entry(point.class.as_str()).or_insert_with(|| vec![0.0; windows.number]);
-        values[windows.index(point.end_us + shift_us)] += 1.0;
-    }
+    let mut counts: BTreeMap<&str, Vec<f64>> =
+        CLASSES.iter().map(|(class, _)| (*class, vec![0.0; windows.number])).collect();
+    report.requests.each(&mut |point| {
+        if let Some(values) = counts.get_mut(point.class) {
+            values[windows.index(point.end_us + shift_us)] += 1.0;
+        }
+    });
+    // A class that no request has is no stack.
+    counts.retain(|_, values| values.iter().any(|value| *value > 0.0));
     // A window that the end of the load cut short is a rate over what there is of it, but not over next to nothing.
     let least = seconds(windows.width_us) / 5.0;
     for values in counts.values_mut() {
@@ -215,11 +223,11 @@ fn marks(report: &RunReport<'_>) -> Vec<Mark> {
 mod tests {
     use super::*;
 
-    fn point(planned_us: u64, end_us: u64) -> RequestPoint {
+    fn point(planned_us: u64, end_us: u64) -> RequestPoint<'static> {
         RequestPoint {
             planned_us,
             end_us,
-            class: "success".to_owned(),
+            class: "success",
             ttft_us: Some(10),
             latency_us: Some(end_us - planned_us),
         }
@@ -228,13 +236,13 @@ mod tests {
     #[test]
     fn windows_are_few_and_hold_every_request() {
         for (first, last) in [(0, 1), (0, 3_000_000), (7, 86_400_000_000), (59, 1_000_000_000_000)] {
-            let points = [point(first, first + 1), point(last, last + 1)];
+            let points = vec![point(first, first + 1), point(last, last + 1)];
             let windows = Windows::over(&points, 5).unwrap();
             assert!(windows.number as u64 <= WINDOWS_MAX, "{first} {last}");
             assert_eq!(windows.index(first + 5), 0);
             assert_eq!(windows.index(last + 6), windows.number - 1);
             assert_eq!(windows.places().len(), windows.number);
         }
-        assert!(Windows::over(&[], 0).is_none());
+        assert!(Windows::over(&Vec::new(), 0).is_none());
     }
 }

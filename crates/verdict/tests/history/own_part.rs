@@ -112,6 +112,25 @@ fn a_limit_that_the_machine_broke_is_invalid_and_not_slow() {
     assert_eq!(judged(1_000, 8_000).verdict, Outcome::Fail);
 }
 
+/// A generator that was kept waiting for much of its time: nobody can say how slow Devshard is on such a machine.
+#[test]
+fn on_a_machine_without_a_free_core_no_latency_is_held_against_anybody() {
+    let judged = |stalled_us: u64| {
+        let mut files = good();
+        for record in files.records.iter_mut().take(2) {
+            record.first_content_us = record.first_content_us.map(|us| us + 30_000);
+        }
+        health(&mut files, "stalled_us", stalled_us);
+        files.judge().assertions
+    };
+    assert_eq!(judged(80_000).verdict, Outcome::Fail);
+    let busy = judged(80_001);
+    assert_eq!(
+        (status(&busy, T), status(&busy, V), busy.verdict),
+        (Status::Unknown, Status::Fail, Outcome::Invalid)
+    );
+}
+
 /// The same for a rate, by the time in which the generator did not get to run.
 #[test]
 fn a_rate_that_the_machine_broke_is_invalid() {
