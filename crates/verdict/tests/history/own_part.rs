@@ -102,14 +102,16 @@ fn a_limit_that_the_machine_broke_is_invalid_and_not_slow() {
         (status(&quiet, T), status(&quiet, V), quiet.verdict),
         (Status::Fail, Status::Pass, Outcome::Fail)
     );
-    let busy = judged(1_000, 7_000);
+    let busy = judged(3_000, 7_000);
     let reasons = verdict::judge::reasons(&busy);
     assert_eq!((status(&busy, T), status(&busy, V)), (Status::Unknown, Status::Fail), "{reasons:?}");
     assert_eq!(busy.verdict, Outcome::Invalid);
     let result = busy.results.iter().find(|result| result.id == V).expect("all are judged");
     assert_eq!(result.witnesses[0].reason, "no-free-core");
     // More than the machine explains is slow, whatever else the machine did.
-    assert_eq!(judged(1_000, 8_000).verdict, Outcome::Fail);
+    assert_eq!(judged(3_000, 8_000).verdict, Outcome::Fail);
+    // A timer that is kept to the millisecond is no lateness.
+    assert_eq!(judged(2_000, 0).verdict, Outcome::Fail);
 }
 
 /// A generator that was kept waiting for much of its time: nobody can say how slow Devshard is on such a machine.
