@@ -163,19 +163,23 @@ impl Real {
         stage: &Stage<'_>,
         participants: &[Participant],
     ) -> Result<Vec<HostSurface>, RunnerError> {
-        for participant in participants {
-            for replica in &participant.replicas {
+        // Twins that make the tables of one database at the same moment can break one another (finding J24): each begins
+        // when the one before it answers. Participants have databases of their own and don't wait.
+        let rounds = participants.iter().map(|participant| participant.replicas.len()).max().unwrap_or_default();
+        for round in 0..rounds {
+            let of_round = || participants.iter().filter_map(|of| Some((of, of.replicas.get(round)?)));
+            for (participant, replica) in of_round() {
                 self.host(context, stage, participant, replica).await?;
             }
-        }
-        let mut surfaces = Vec::new();
-        for participant in participants {
-            for replica in &participant.replicas {
+            for (_, replica) in of_round() {
                 if let Some(probe) = self.fleet.probes.get(&replica.service) {
                     answering(probe, &replica.service, context).await?;
                 }
                 note_ready(context, &replica.service, &stage.theirs.host_build)?;
             }
+        }
+        let mut surfaces = Vec::new();
+        for participant in participants {
             self.router(context, participant).await?;
             // Looked at past the router, so that every replica shows its own state.
             surfaces.extend(participant.replicas.iter().map(|replica| HostSurface {
