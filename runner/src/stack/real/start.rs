@@ -165,7 +165,8 @@ impl Real {
     ) -> Result<Vec<HostSurface>, RunnerError> {
         // Twins that make the tables of one database at the same moment can break one another (finding J24): each begins
         // when the one before it answers. Participants have databases of their own and don't wait.
-        let rounds = participants.iter().map(|participant| participant.replicas.len()).max().unwrap_or_default();
+        let rounds =
+            participants.iter().map(|participant| participant.replicas.len()).max().unwrap_or_default();
         for round in 0..rounds {
             let of_round = || participants.iter().filter_map(|of| Some((of, of.replicas.get(round)?)));
             for (participant, replica) in of_round() {
