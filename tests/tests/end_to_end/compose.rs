@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::{self, Run, lines, ml_5xx, run_dirs, runner, with};
 
 /// A smaller plan: containers are started for each test.
-fn small() -> String {
+pub(crate) fn small() -> String {
     let text = with(&ml_5xx(), "requests: 400", "requests: 160");
     let text = with(&text, "fault_hits: 20", "fault_hits: 5");
     // Runs side by side on a small machine are slow; what is tested here is the stack, not its speed: nothing measures.
@@ -16,7 +16,7 @@ fn small() -> String {
 }
 
 /// What `docker` would talk to, or a loud line. An engine that was announced (`.ci/engine`) must be there.
-fn socket() -> Option<String> {
+pub(crate) fn socket() -> Option<String> {
     let named = std::env::var("DOCKER_HOST").ok();
     let socket = named.unwrap_or_else(|| "unix:///var/run/docker.sock".to_owned());
     let path = socket.trim_start_matches("unix://").to_owned();
@@ -31,9 +31,14 @@ fn socket() -> Option<String> {
 
 /// Asks the engine over its socket; the body as text.
 fn ask(socket: &str, path: &str) -> String {
+    call(socket, "GET", path)
+}
+
+/// One call of the engine over its socket; the body as text.
+pub(crate) fn call(socket: &str, method: &str, path: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the engine answered before");
-    let head = format!("GET {path} HTTP/1.0\r\nhost: engine\r\n\r\n");
+    let head = format!("{method} {path} HTTP/1.0\r\nhost: engine\r\ncontent-length: 0\r\n\r\n");
     stream.write_all(head.as_bytes()).expect("the engine reads");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("the engine answers in text");
@@ -41,7 +46,7 @@ fn ask(socket: &str, path: &str) -> String {
 }
 
 /// Everything on the engine that carries a run label which begins so.
-fn left(socket: &str, begin: &str) -> BTreeSet<String> {
+pub(crate) fn left(socket: &str, begin: &str) -> BTreeSet<String> {
     let filter = "filters=%7B%22label%22%3A%5B%22proofload.run%22%5D%7D";
     let mut found = BTreeSet::new();
     for path in [
@@ -60,12 +65,12 @@ fn left(socket: &str, begin: &str) -> BTreeSet<String> {
     found
 }
 
-fn named(text: &str, name: &str) -> String {
+pub(crate) fn named(text: &str, name: &str) -> String {
     with(text, "name: ml-5xx", &format!("name: {name}"))
 }
 
 /// Every assertion with its status.
-fn statuses(run: &Run) -> Vec<(String, String)> {
+pub(crate) fn statuses(run: &Run) -> Vec<(String, String)> {
     let all = run.json("assertions.json");
     let results = all["results"].as_array().expect("results").clone();
     results.iter().map(|result| (result["id"].to_string(), result["status"].to_string())).collect()

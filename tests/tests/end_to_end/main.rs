@@ -4,6 +4,7 @@
 mod actions;
 mod attach;
 mod compose;
+mod compose_faults;
 mod lifecycle;
 mod namespaces;
 mod real;

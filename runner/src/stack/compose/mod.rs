@@ -355,13 +355,16 @@ impl Compose {
         let mut identities = launch::identities(running, context);
         if let Some(standing) = &self.standing {
             for identity in &mut identities {
-                // Inspect is the truth: a restart whose event was lost shows as another process here (report 31).
                 use compose_engine::engine::Engine;
                 let Some(id) = standing.up.containers.get(&identity.service) else { continue };
                 match standing.engine.inspect(id).await {
+                    // Inspect is the truth, whatever events told: who restarts a container from outside leaves another
+                    // process that is up, which is a restart and no service that does not run (report 31).
                     Ok(seen) => {
-                        identity.ready &= seen.up() && seen.restart_count == 0;
+                        identity.ready = seen.up() && seen.restart_count == 0;
                         identity.pid = u32::try_from(seen.pid).unwrap_or_default();
+                        identity.start_ticks =
+                            crate::guard::tree::start_ticks(identity.pid).unwrap_or_default();
                     }
                     Err(_) => identity.ready = false,
                 }

@@ -165,7 +165,7 @@ impl Writer {
     }
 }
 
-async fn run(watched: Watched, pid: u32, from_ns: i128) {
+async fn run(watched: Watched, mut pid: u32, from_ns: i128) {
     let file = File::options().create(true).append(true).open(&watched.log).ok();
     let mut writer = Writer { file, watched: watched.clone(), last: LastTaken::all(from_ns) };
     let mut silent = 0;
@@ -179,15 +179,16 @@ async fn run(watched: Watched, pid: u32, from_ns: i128) {
                 return;
             }
             Ok(seen) if seen.up() && u32::try_from(seen.pid).unwrap_or_default() != pid => {
-                // Started again without us: its policy or somebody else did it.
+                // Started again without us: its policy or somebody else did it. The new process is followed like the first.
                 exited(&watched, pid, None).await;
+                pid = u32::try_from(seen.pid).unwrap_or_default();
                 let report = Report::Spawned {
                     service: watched.service.clone(),
-                    pid: u32::try_from(seen.pid).unwrap_or_default(),
-                    start_ticks: start_ticks(u32::try_from(seen.pid).unwrap_or_default()).unwrap_or_default(),
+                    pid,
+                    start_ticks: start_ticks(pid).unwrap_or_default(),
                 };
                 drop(watched.reports.send(report).await);
-                return;
+                silent = 0;
             }
             Ok(_) => silent = 0,
             Err(error) if error.is_not_found() => {
