@@ -478,10 +478,22 @@ fn a_trace_is_replayed_and_shards_share_it() {
 
 #[test]
 fn a_signal_ends_a_run_with_everything_written() {
-    for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::HUP]
-    {
+    use rustix::process::Signal;
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        // Under `nohup` every child ignores the signal from its start, as it should: nothing ends by it then.
+        if signal == Signal::HUP && hangup_is_ignored() {
+            eprintln!("NOT CHECKED: the end by SIGHUP: these tests were started with the signal ignored");
+            continue;
+        }
         ends_with_everything_written(signal);
     }
+}
+
+/// Whether this process, and so its children, ignores SIGHUP: the lowest bit of a mask in hexadecimal digits.
+fn hangup_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1
 }
 
 fn ends_with_everything_written(signal: rustix::process::Signal) {

@@ -2,12 +2,12 @@
 //! stack with the same plan, faults and recorded node order, then, with `--times`, as a share with an interval.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use evidence::assertion::AssertionId;
+use evidence::assertion::{AssertionId, Assertions};
 use evidence::exit::Outcome;
 use evidence::run::ReproOf;
-use evidence::rundir::{DAPI_CALLS, NODE_CALLS, RunReader};
+use evidence::rundir::{ASSERTIONS, DAPI_CALLS, NODE_CALLS, RunReader};
 use scenario::control::{DapiCallRecord, NodeCall};
 use scenario::fault::DapiCall;
 use scenario::model::{Minimum, Policy, Resolved, Step};
@@ -57,7 +57,7 @@ pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
     let root = find_run(&request.results, &request.run)?;
     let judged = judge(&RunReader::new(&root)).map_err(|none| RunnerError::Usage(none.0))?;
     let fired = fired(&judged, &request.failure)?;
-    crate::view::say("level 1, analysis-exact: reached; stored evidence gives");
+    crate::view::say(&level_one(&root, &judged.assertions));
     for (id, reason) in &fired {
         crate::view::say(&format!("  {id} {}: {reason}", id.name()));
     }
@@ -91,6 +91,27 @@ pub fn repro(request: &Request) -> Result<Outcome, RunnerError> {
     conclude(request.times, reproduced, alone.is_some());
     caveats(&judged.evidence.run.resolved, alone.is_some());
     Ok(if reproduced > 0 { Outcome::Fail } else { last })
+}
+
+/// Whether judging stored evidence again gives every status that was written when the run ended. Another build's rules
+/// may give others; what follows is about the failure as this build sees it.
+fn level_one(root: &Path, now: &Assertions) -> String {
+    let stored = std::fs::read(root.join(ASSERTIONS)).ok();
+    let Some(then) = stored.and_then(|bytes| serde_json::from_slice::<Assertions>(&bytes).ok()) else {
+        return format!(
+            "level 1, analysis-exact: not reached: {ASSERTIONS} can't be read; stored evidence gives"
+        );
+    };
+    let status = |all: &Assertions, id| all.results.iter().find(|result| result.id == id).map(|of| of.status);
+    let differs = now.results.iter().find(|result| status(&then, result.id) != Some(result.status));
+    match differs {
+        None => "level 1, analysis-exact: reached; stored evidence gives".to_owned(),
+        Some(result) => format!(
+            "level 1, analysis-exact: not reached: this build judges {} otherwise than {ASSERTIONS} of the run says; \
+             stored evidence gives",
+            result.id
+        ),
+    }
 }
 
 /// The level that was reached.
@@ -228,4 +249,51 @@ fn recorded_order(judged: &Judgement, alone: Option<u64>) -> Vec<String> {
     }
     order.append(&mut of_request);
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use evidence::assertion::{AssertionResult, Status};
+    use evidence::exit::Findings;
+
+    use super::*;
+
+    #[test]
+    fn level_one_is_reached_only_where_every_status_is_that_of_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let result = AssertionResult {
+            id: AssertionId::A2,
+            name: "fault-class".to_owned(),
+            status: Status::Fail,
+            evaluated: 1,
+            unit: "requests".to_owned(),
+            minimum: 1,
+            parts: BTreeMap::new(),
+            missing: Vec::new(),
+            witnesses: Vec::new(),
+            witnesses_total: 1,
+            rules: Vec::new(),
+            information: Vec::new(),
+        };
+        let now = Assertions {
+            v: 1,
+            build: "test".to_owned(),
+            run_id: "run".to_owned(),
+            verdict: Outcome::Fail,
+            findings: Findings::default(),
+            results: vec![result],
+        };
+        assert!(level_one(folder.path(), &now).contains("not reached: assertions.json can't be read"));
+        let write = |all: &Assertions| {
+            std::fs::write(folder.path().join(ASSERTIONS), serde_json::to_vec(all).unwrap()).unwrap();
+        };
+        write(&now);
+        assert!(level_one(folder.path(), &now).starts_with("level 1, analysis-exact: reached"));
+        let mut then = now.clone();
+        then.results[0].status = Status::Pass;
+        write(&then);
+        assert!(level_one(folder.path(), &now).contains("judges A2 otherwise"));
+    }
 }

@@ -238,13 +238,7 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
     let catalogue = read(&request.catalogue)?;
     let runner = runner(request.bin_dir.as_deref())?;
     let chosen = choose(&catalogue, request)?;
-    let mut controls = Vec::new();
-    let twin = run(&runner, &catalogue.twin, None, &request.results.join("twin"))?;
-    if twin.code != Some(0) || !twin.fired.is_empty() || !twin.unknown.is_empty() {
-        controls.push(format!("the twin without a defect did not pass: {}", shown(&twin)));
-    }
-    let word = if controls.is_empty() { "passes" } else { "DOES NOT PASS" };
-    say(&format!("control    twin                    {word}"));
+    let mut controls = twins(&catalogue, &chosen, &runner, request)?;
     let mut rows = Vec::new();
     for defect in chosen {
         let flag = (defect.planted == Planted::Program).then_some(defect.name.as_str());
@@ -281,6 +275,31 @@ pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
         }));
     }
     conclude(&Matrix { v: SELFTEST_VERSION, valid: controls.is_empty(), controls, rows }, request)
+}
+
+/// Runs what the chosen defects are planted into without any of them: who does not pass then makes every finding void.
+fn twins(
+    catalogue: &Catalogue,
+    chosen: &[&Defect],
+    runner: &Path,
+    request: &Request,
+) -> Result<Vec<String>, RunnerError> {
+    // Quick is one defect of each assertion, and one twin.
+    let planted = chosen.iter().filter(|defect| defect.planted == Planted::Program && !request.quick);
+    let scenarios: BTreeSet<&str> = planted.map(|defect| defect.scenario.as_str()).collect();
+    let others = scenarios.into_iter().filter(|scenario| *scenario != catalogue.twin);
+    let mut controls = Vec::new();
+    for scenario in std::iter::once(catalogue.twin.as_str()).chain(others) {
+        let name = Path::new(scenario).file_stem().unwrap_or_default().to_string_lossy();
+        let name = if scenario == catalogue.twin { "twin".to_owned() } else { format!("twin {name}") };
+        let seen = run(runner, scenario, None, &request.results.join(&name))?;
+        let passes = seen.code == Some(0) && seen.fired.is_empty() && seen.unknown.is_empty();
+        if !passes {
+            controls.push(format!("the {name} without a defect did not pass: {}", shown(&seen)));
+        }
+        say(&format!("control    {name:<23} {}", if passes { "passes" } else { "DOES NOT PASS" }));
+    }
+    Ok(controls)
 }
 
 /// Sabotage that was asked for.
