@@ -125,6 +125,30 @@ fn two_runs_side_by_side_do_not_meet_and_one_that_measures_is_alone() {
 }
 
 #[test]
+#[ignore = "prove: eight runs one after another and at once, some minutes"]
+fn eight_runs_at_once_are_judged_and_planned_as_one_after_another() {
+    let Some(socket) = socket() else { return };
+    let text =
+        |place: usize| with(&named(&small(), &format!("cmp-eight-{place}")), "requests: 160", "requests: 60");
+    let text = move |place: usize| with(&text(place), "fault_hits: 5", "fault_hits: 1");
+    let told = |run: Run| {
+        let run = run.expect(0);
+        (statuses(&run), run.json("work/plan.json")["hash"].to_string())
+    };
+    let begun = Instant::now();
+    let single: Vec<_> = (0..8).map(|place| told(Run::of(&text(place), &["--stack", "compose"]))).collect();
+    let single_s = begun.elapsed().as_secs();
+    let begun = Instant::now();
+    let start = |place| std::thread::spawn(move || Run::of(&text(place), &["--stack", "compose"]));
+    let at_once: Vec<_> = (0..8).map(start).collect();
+    let at_once: Vec<_> =
+        at_once.into_iter().map(|run| told(run.join().expect("the run's thread"))).collect();
+    eprintln!("one after another {single_s} s, at once {} s", begun.elapsed().as_secs());
+    assert_eq!(single, at_once);
+    assert_eq!(left(&socket, "cmp-eight"), BTreeSet::new());
+}
+
+#[test]
 fn services_are_killed_started_and_restarted_in_their_containers() {
     let Some(socket) = socket() else { return };
     let actions = "actions:\n\

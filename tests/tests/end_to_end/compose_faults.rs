@@ -1,6 +1,10 @@
 //! What others do to the containers of a run, and what an engine that fails does to it.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::compose::{call, left, named, small, socket};
@@ -48,4 +52,83 @@ fn a_host_that_somebody_else_restarts_under_the_load_is_named() {
         "{witnesses:?}"
     );
     assert_eq!(left(&socket, "cmp-outside"), BTreeSet::new());
+}
+
+/// What a proxy before the engine does in its place to every call whose head holds the text: it answers with these bytes
+/// and ends the connection.
+#[derive(Clone, Copy)]
+struct Fault {
+    head: &'static str,
+    answer: &'static str,
+}
+
+/// Carries bytes from one side to the other until one of them ends. What the fault names never reaches the other side.
+fn carry(mut from: UnixStream, mut to: UnixStream, fault: Option<Fault>) {
+    let mut piece = vec![0; 64 * 1024];
+    while let Ok(len) = from.read(&mut piece) {
+        if len == 0 {
+            break;
+        }
+        if let Some(fault) = fault
+            && String::from_utf8_lossy(&piece[..len]).contains(fault.head)
+        {
+            drop(from.write_all(fault.answer.as_bytes()));
+            drop(from.shutdown(Shutdown::Both));
+            break;
+        }
+        if to.write_all(&piece[..len]).is_err() {
+            break;
+        }
+    }
+    drop(to.shutdown(Shutdown::Write));
+}
+
+/// A proxy on a socket of its own, for as long as the test's process lives.
+fn proxy(path: &Path, engine: String, fault: Fault) {
+    let listener = UnixListener::bind(path).expect("binding the proxy's socket");
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(server) = UnixStream::connect(&engine) else { continue };
+            let twins = (client.try_clone(), server.try_clone());
+            let (Ok(client_twin), Ok(server_twin)) = twins else { continue };
+            std::thread::spawn(move || carry(client, server, Some(fault)));
+            std::thread::spawn(move || carry(server_twin, client_twin, None));
+        }
+    });
+}
+
+#[test]
+fn an_engine_that_fails_is_exit_5_in_words_and_nothing_is_left() {
+    let Some(socket) = socket() else { return };
+    let full = "HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/json\r\ncontent-length: 37\r\n\r\n\
+                {\"message\":\"no space left on device\"}";
+    let cut =
+        "HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{\"Id\":\"0";
+    let old = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 44\r\n\r\n\
+               {\"ApiVersion\":\"1.24\",\"MinAPIVersion\":\"1.12\"}";
+    for (name, head, answer, part) in [
+        ("full", "/containers/create", full, "no space is left: no space left on device"),
+        ("cut", "/containers/create", cut, "the connection to the engine broke: error reading a body"),
+        ("reset", "/containers/create", "", "the connection to the engine broke"),
+        ("old", "/version HTTP", old, "the engine speaks API 1.12 to 1.24"),
+    ] {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("engine.sock");
+        proxy(&path, socket.clone(), Fault { head, answer });
+        let project = format!("cmp-fault-{name}");
+        let engine = format!("unix://{}", path.display());
+        let run = Run::of(&named(&small(), &project), &["--stack", "compose", "--engine", &engine]).expect(5);
+        let events = std::fs::read_to_string(run.dir().join("events.jsonl")).expect("events");
+        let told = events.lines().find(|line| line.contains("\"environment-failed\"")).unwrap_or_default();
+        assert!(told.contains(part), "{name}: {events}");
+        // Something had been made before the fault, so that there was something to leave.
+        if head != "/version HTTP" {
+            let ledger = std::fs::read_to_string(run.dir().join("work/ledger.jsonl")).expect("the ledger");
+            assert!(
+                ledger.lines().any(|line| line.contains("network") && line.contains("\"done\"")),
+                "{ledger}"
+            );
+        }
+        assert_eq!(left(&socket, &project), BTreeSet::new(), "{name}");
+    }
 }
