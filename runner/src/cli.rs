@@ -406,10 +406,6 @@ fn profiles(file: &FileArgs) -> PathBuf {
 fn carry_out(command: Command) -> Result<Outcome, RunnerError> {
     match command {
         Command::Run(args) => {
-            if args.stack.stack == StackKind::Attach && args.stack.attach.gateway.is_none() {
-                let text = "--stack attach needs --gateway URL, where the running environment is; nothing was started";
-                return Err(RunnerError::Usage(text.to_owned()));
-            }
             let mut options = options(&args.file, &args.results, &args.stack, args.rules_off)?;
             options.known = args.known.read()?;
             commands::run::run(&options, args.quiet, args.junit.as_deref())

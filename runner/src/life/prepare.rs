@@ -82,6 +82,9 @@ impl Prepared {
         options: &Options,
         repro_of: Option<ReproOf>,
     ) -> Result<Self, RunnerError> {
+        if let Some(what) = options.choice.lacks() {
+            return Err(RunnerError::Usage(format!("{what}; nothing was started")));
+        }
         let provider = options.choice.provider();
         if let Some(why) = provider.cannot_do(&resolved) {
             return Err(RunnerError::CannotDo(format!("{why}; nothing was started")));

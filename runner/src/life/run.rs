@@ -64,12 +64,10 @@ pub struct Finished {
 pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, RunnerError> {
     let clock = Clock::start();
     prepared.info.started_unix_us = clock.start_unix_us();
-    let work = tempfile::Builder::new()
-        .prefix(WORK_PREFIX)
-        .tempdir()
-        .map_err(|error| RunnerError::environment(format!(
-                "making a private directory: {error}; TMPDIR must name a folder that can be written; nothing was started"
-            )))?;
+    let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir().map_err(|error| {
+        let advice = "TMPDIR must name a folder that can be written; nothing was started";
+        RunnerError::environment(format!("making a private directory: {error}; {advice}"))
+    })?;
     own(work.path())?;
     let mut dir = RunDir::create(&prepared.results, &prepared.info.run_id)?;
     let (inbox, outbox) = mpsc::channel(INBOX_MAX);

@@ -85,6 +85,13 @@ impl StackKind {
 }
 
 impl Choice {
+    /// What the command line must name for this stack and does not.
+    #[must_use]
+    pub fn lacks(&self) -> Option<&'static str> {
+        let nowhere = self.stack == StackKind::Attach && self.attach.gateway.is_none();
+        nowhere.then_some("--stack attach needs --gateway URL, where the running environment is")
+    }
+
     /// The provider of this choice; nothing is started or looked at yet.
     #[must_use]
     pub fn provider(&self) -> Box<dyn Provider> {
@@ -278,5 +285,31 @@ impl Running {
             (what, refused.words)
         };
         self.surfaces.ask.refused().into_iter().map(named).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `run` and `repro` both ask it: a replay of an attached run has no address of its own.
+    #[test]
+    fn a_running_environment_needs_an_address_and_no_other_stack_does() {
+        let choice = |stack, gateway: Option<&str>| Choice {
+            stack,
+            personality: "intended".to_owned(),
+            defect: None,
+            compose: compose::ComposeArgs::default(),
+            devshard_bin: None,
+            hosts_by: real::HostsBy::default(),
+            attach: attach::AttachArgs {
+                gateway: gateway.map(str::to_owned),
+                ..attach::AttachArgs::default()
+            },
+        };
+        assert!(choice(StackKind::Attach, None).lacks().is_some_and(|what| what.contains("--gateway URL")));
+        assert_eq!(choice(StackKind::Attach, Some("http://127.0.0.1:1")).lacks(), None);
+        assert_eq!(choice(StackKind::Embedded, None).lacks(), None);
+        assert_eq!(choice(StackKind::Compose, None).lacks(), None);
     }
 }
