@@ -1,4 +1,4 @@
-//! Attempts: the ordinal of calls of one request id and kind at one node, in bounded memory.
+//! Attempts: the ordinal of calls of one request id of one run and kind at one node, in bounded memory.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -24,14 +24,16 @@ impl AttemptBook {
         Self { ordinals: HashMap::new(), order: VecDeque::new(), ids_max: ids_max.max(1), forgotten: 0 }
     }
 
-    /// Counts a call and answers its ordinal, from 1.
-    pub fn next(&mut self, node: usize, kind: CallKind, id: &str) -> u64 {
+    /// Counts a call and answers its ordinal, from 1. The salt tells the run: the same plan may be sent again and again
+    /// to mocks that keep standing, and each time its first call is the first.
+    pub fn next(&mut self, node: usize, kind: CallKind, id: &str, salt: Option<&str>) -> u64 {
         // A 64-bit hash stands for the id: two of a million collide with a chance below one in ten million.
         let key = draw(&[
             Field::Text("attempt"),
             Field::Integer(node as u64),
             Field::Integer(u64::from(kind == CallKind::Validation)),
             Field::Text(id),
+            Field::Text(salt.unwrap_or_default()),
         ]);
         if let Some(ordinal) = self.ordinals.get_mut(&key) {
             *ordinal += 1;
@@ -62,21 +64,25 @@ mod tests {
     #[test]
     fn ordinals_are_apart_by_id_kind_and_node() {
         let mut book = AttemptBook::new(100);
-        assert_eq!(book.next(0, CallKind::Execution, "a"), 1);
-        assert_eq!(book.next(0, CallKind::Execution, "a"), 2);
-        assert_eq!(book.next(0, CallKind::Validation, "a"), 1);
-        assert_eq!(book.next(1, CallKind::Execution, "a"), 1);
-        assert_eq!(book.next(0, CallKind::Execution, "b"), 1);
+        assert_eq!(book.next(0, CallKind::Execution, "a", None), 1);
+        assert_eq!(book.next(0, CallKind::Execution, "a", None), 2);
+        assert_eq!(book.next(0, CallKind::Validation, "a", None), 1);
+        assert_eq!(book.next(1, CallKind::Execution, "a", None), 1);
+        assert_eq!(book.next(0, CallKind::Execution, "b", None), 1);
+        // The same request of two runs.
+        assert_eq!(book.next(0, CallKind::Execution, "a", Some("one")), 1);
+        assert_eq!(book.next(0, CallKind::Execution, "a", Some("two")), 1);
+        assert_eq!(book.next(0, CallKind::Execution, "a", Some("one")), 2);
     }
 
     #[test]
     fn the_oldest_id_is_forgotten_and_counted() {
         let mut book = AttemptBook::new(2);
         for id in ["a", "b", "c"] {
-            assert_eq!(book.next(0, CallKind::Execution, id), 1);
+            assert_eq!(book.next(0, CallKind::Execution, id, None), 1);
         }
         assert_eq!((book.forgotten(), book.ordinals.len()), (1, 2));
-        assert_eq!(book.next(0, CallKind::Execution, "c"), 2);
-        assert_eq!(book.next(0, CallKind::Execution, "a"), 1);
+        assert_eq!(book.next(0, CallKind::Execution, "c", None), 2);
+        assert_eq!(book.next(0, CallKind::Execution, "a", None), 1);
     }
 }

@@ -151,7 +151,7 @@ pub async fn answer(
     entry.seed = chat.seed;
     entry.kind = chat.kind;
     entry.stream = chat.stream;
-    entry.attempt = pool.attempt(node, chat.kind, &chat.key);
+    entry.attempt = pool.attempt(node, &chat);
     let prepared = pool.prepared();
     let request_id = entry.request_id.as_deref();
     let rule = prepared.rule_for(&Asked { node, kind: chat.kind, request_id, attempt: entry.attempt });

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use scenario::control::{
     CONTROL_VERSION, Hit, MockConfig, NodeAct, NodeCall, OpenaiConfig, OpenaiStats, Page,
 };
-use scenario::fault::CallKind;
 use tokio::sync::{mpsc, oneshot};
 
 use super::attempts::{AttemptBook, IDS_MAX};
 use super::config::{Prepared, check_replacement};
 use super::gate::Gate;
 use super::metrics;
+use super::request::Chat;
 use crate::clock::Clock;
 use crate::control::{Mock, Ring};
 use crate::process::cpu_us;
@@ -118,8 +118,9 @@ impl Pool {
 
     /// Counts a call and answers its attempt.
     #[must_use]
-    pub fn attempt(&self, node: usize, kind: CallKind, key: &str) -> u64 {
-        self.attempts.lock().unwrap_or_else(PoisonError::into_inner).next(node, kind, key)
+    pub fn attempt(&self, node: usize, chat: &Chat) -> u64 {
+        let mut book = self.attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        book.next(node, chat.kind, &chat.key, chat.salt.as_deref())
     }
 
     /// The call log.

@@ -43,19 +43,34 @@ pub async fn tables(urls: &BTreeMap<String, String>, missing: &mut Vec<Missing>)
     whole.then_some(all)
 }
 
+/// How the wait for open leases ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quiet {
+    /// None was pending at the first look.
+    AtOnce,
+    /// The last one was worked on while we waited.
+    Waited,
+    /// One is pending still.
+    GaveUp,
+}
+
 /// Waits until no lease is pending: what a dead owner held is taken over when its time has passed, and then worked on.
 /// Gives up after `limit`; what is pending then is for the verdict.
-pub async fn quiet(urls: &BTreeMap<String, String>, limit: Duration) {
+pub async fn quiet(urls: &BTreeMap<String, String>, limit: Duration) -> Quiet {
     let deadline = tokio::time::Instant::now() + limit;
     let mut tables: Vec<Table> = urls.values().cloned().map(Table::new).collect();
+    let mut at_once = true;
     loop {
         let mut pending = false;
         for table in &mut tables {
             let rows = table.look().await;
             pending |= rows.is_ok_and(|(_, rows)| rows.iter().any(|lease| lease.status == "pending"));
         }
-        if !pending || tokio::time::Instant::now() >= deadline {
-            return;
+        match pending {
+            false if at_once => return Quiet::AtOnce,
+            false => return Quiet::Waited,
+            true if tokio::time::Instant::now() >= deadline => return Quiet::GaveUp,
+            true => at_once = false,
         }
         tokio::time::sleep(SPACING).await;
     }

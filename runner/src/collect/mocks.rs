@@ -83,6 +83,13 @@ pub struct MockLogs {
     pub hits_read: u64,
 }
 
+/// What becomes of hits that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hits {
+    Keep,
+    PassOver,
+}
+
 /// Where the entries go.
 #[derive(Debug)]
 struct Files {
@@ -151,14 +158,33 @@ impl MockLogs {
     /// # Errors
     /// [`RunnerError::RunDir`] when a file can't be written. A mock that doesn't answer is noted.
     pub async fn read(&mut self, mocks: &Mocks) -> Result<(), RunnerError> {
+        self.look(mocks, Hits::Keep).await
+    }
+
+    /// Leaves out the hits that are there by now: mocks that were there before this run have seen others, perhaps with the
+    /// same requests. Calls name their run by its salt and are held against the counters of the whole process.
+    ///
+    /// # Errors
+    /// As [`MockLogs::read`].
+    pub async fn pass_over(&mut self, mocks: &Mocks) -> Result<(), RunnerError> {
+        self.look(mocks, Hits::PassOver).await?;
+        self.hits_read = 0;
+        for source in self.sources.values_mut() {
+            // What fell out of a memory before this run began is no loss of its own.
+            source.hits.lost = None;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self, mocks: &Mocks, hits: Hits) -> Result<(), RunnerError> {
         for pool in &mocks.openai {
-            self.source::<NodeCall>("mock-openai", &pool.service, &pool.control).await?;
+            self.source::<NodeCall>("mock-openai", &pool.service, &pool.control, hits).await?;
         }
         if let Some(dapi) = &mocks.dapi {
-            self.source::<DapiCallRecord>("mock-dapi", "mock-dapi", dapi).await?;
+            self.source::<DapiCallRecord>("mock-dapi", "mock-dapi", dapi, hits).await?;
         }
         if let Some(chain) = &mocks.chain {
-            self.source::<ChainCallRecord>("mock-chain", "mock-chain", chain).await?;
+            self.source::<ChainCallRecord>("mock-chain", "mock-chain", chain, hits).await?;
         }
         Ok(())
     }
@@ -195,15 +221,16 @@ impl MockLogs {
         kind: &'static str,
         service: &str,
         control: &Control,
+        of_hits: Hits,
     ) -> Result<(), RunnerError> {
         if self.frozen.contains(service) {
             return Ok(());
         }
         let source = self.sources.entry(service.to_owned()).or_insert_with(|| Source::new(kind));
         let offset = source.offset;
-        let out = &mut self.files.hits;
+        let out = (of_hits == Hits::Keep).then_some(&mut self.files.hits);
         let hits = drain::<Hit>(control, &mut source.hits, offset, out).await?;
-        let out = self.files.calls(kind);
+        let out = Some(self.files.calls(kind));
         let calls = drain::<C>(control, &mut source.calls, offset, out).await?;
         source.highest = source.highest.max(hits.highest).max(calls.highest);
         source.started_unix_us =
@@ -290,7 +317,7 @@ async fn drain<T: Serialize + DeserializeOwned + Numbered>(
     control: &Control,
     cursor: &mut Cursor,
     offset: u64,
-    out: &mut LineWriter,
+    mut out: Option<&mut LineWriter>,
 ) -> Result<Looked, RunnerError> {
     let mut looked = Looked::default();
     cursor.failed = None;
@@ -306,7 +333,9 @@ async fn drain<T: Serialize + DeserializeOwned + Numbered>(
         let count = page.items.len() as u64;
         for item in &mut page.items {
             looked.highest = looked.highest.max(item.renumber(offset));
-            out.write_buffered(item)?;
+            if let Some(out) = &mut out {
+                out.write_buffered(item)?;
+            }
         }
         looked.read += count;
         // What fell out after it was read is no loss.
@@ -320,7 +349,9 @@ async fn drain<T: Serialize + DeserializeOwned + Numbered>(
             break;
         }
     }
-    out.flush()?;
+    if let Some(out) = out {
+        out.flush()?;
+    }
     Ok(looked)
 }
 

@@ -9,6 +9,9 @@ use crate::error::RunnerError;
 use crate::input::{Overrides, load};
 use crate::life::preflight::{self, Machine};
 
+/// Requests of a rule that are named, the first ones.
+const SELECTED_SHOWN: usize = 12;
+
 /// Checks a file.
 ///
 /// # Errors
@@ -70,14 +73,18 @@ pub fn plan(
     let total = resolved.requests_max;
     for rule in &resolved.scenario.faults {
         let seed = resolved.scenario.seed;
-        let selected = (0..total)
-            .map(|index| scenario::identity::RequestId::new(&resolved.scenario.name, seed, index))
-            .filter(|id| scenario::plan::rule_selects(seed, rule, id))
-            .count();
+        let id = |index| scenario::identity::RequestId::new(&resolved.scenario.name, seed, index);
+        let selects = |index: &u64| scenario::plan::rule_selects(seed, rule, &id(*index));
+        let selected: Vec<u64> = (0..total).filter(selects).collect();
+        let shown: Vec<String> = selected.iter().take(SELECTED_SHOWN).map(u64::to_string).collect();
         text.push_str(&format!(
-            "  {:<20} {:<22} selects {selected} of {total}\n",
+            "  {:<20} {:<22} selects {} of {total}{}{}{}\n",
             rule.id,
-            rule.action.name()
+            rule.action.name(),
+            selected.len(),
+            if shown.is_empty() { "" } else { ": " },
+            shown.join(", "),
+            if selected.len() > SELECTED_SHOWN { ", …" } else { "" },
         ));
     }
     text.push_str("\nthis machine\n");

@@ -14,14 +14,16 @@ use serde_json::Value;
 use super::dispatcher::Dispatcher;
 use crate::collect::ask::bound;
 use crate::collect::gateway::waiting as waiting_at;
+use crate::collect::leases::{self, Quiet};
 use crate::collect::metrics::sum;
 use crate::error::RunnerError;
 use crate::stack::Running;
 
 /// Rounds of sync over all escrows; more than this many never helped on a real build (contract gateway 6.6).
 const SYNC_ROUNDS_MAX: u32 = 12;
-/// Looks at the signals after one round of sync, and the pause between them.
-const QUIET_LOOKS_MAX: u32 = 20;
+/// Wait for the work that one round of sync brought, where signals did not come to rest before the first of them either.
+const QUIET_LIMIT: Duration = Duration::from_secs(1);
+/// Pause between looks at the signals: the short one within [`QUIET_LIMIT`], then the interval of the drain.
 const QUIET_PAUSE: Duration = Duration::from_millis(50);
 /// Looks in a row at which no execution runs any more, before the rules about executions go off; and the longest wait.
 const ENDED_LOOKS: u32 = 3;
@@ -30,6 +32,8 @@ const ENDED_LIMIT: Duration = Duration::from_secs(2);
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 /// Shortest limit of such a call: what works at all is done by then.
 const CALL_LIMIT_MIN: Duration = Duration::from_secs(5);
+/// Times of a lease that are waited for the last one: it runs out, is taken over, and may run out once more.
+const LEASE_TIMES: u32 = 4;
 /// Name in samples of part (c): transactions that wait at the gateway, over all escrows.
 const PENDING: &str = "gateway_pending_transactions";
 /// Part of a service's answer that is kept in an event.
@@ -53,6 +57,8 @@ pub struct Drainer<'a> {
     limits: DrainLimits,
     step: Option<usize>,
     out: LineWriter,
+    /// A lease was left when the wait for it was given up.
+    lease_left: bool,
 }
 
 impl<'a> Drainer<'a> {
@@ -66,7 +72,7 @@ impl<'a> Drainer<'a> {
         step: Option<usize>,
         dir: &RunDir,
     ) -> Result<Self, RunnerError> {
-        Ok(Self { running, limits, step, out: dir.append(DRAIN)? })
+        Ok(Self { running, limits, step, out: dir.append(DRAIN)?, lease_left: false })
     }
 
     /// (a): waits until every signal is zero and unchanged for K samples, or the deadline. Gives how it ended.
@@ -120,33 +126,36 @@ impl<'a> Drainer<'a> {
         Ok(())
     }
 
-    /// (c): `sync-hosts` on each escrow until nothing is pending, nonces stand still and no signal is above zero: a
-    /// sync may bring hosts work to validate. Bounded by rounds; what is left then is for the verdict. Gives the number
-    /// of transactions that still wait at the gateway; `None` when that could not be read, which is never zero.
+    /// (c): `sync-hosts` on each escrow until nothing is pending, nonces stand still, no signal is above zero and no
+    /// lease is open: a sync may bring hosts work to validate, and a round asked before that work has ended is a round
+    /// lost. Where the passive wait came to rest (`drained`) that work has the time of the drain, over all rounds.
+    /// Bounded by rounds and by time; what is left then is for the verdict. Gives the number of transactions that still
+    /// wait at the gateway; `None` when that could not be read, which is never zero.
     ///
     /// # Errors
     /// [`RunnerError::RunDir`].
-    pub async fn sync(&mut self, dispatcher: &mut Dispatcher) -> Result<Option<u64>, RunnerError> {
+    pub async fn sync(
+        &mut self,
+        dispatcher: &mut Dispatcher,
+        drained: bool,
+    ) -> Result<Option<u64>, RunnerError> {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let work_until_us = dispatcher.at_us().saturating_add(us(self.limits.timeout));
         let mut before = None;
         let mut waiting = None;
         let mut stable = 0;
         for round in 1..=SYNC_ROUNDS_MAX {
-            let mut pending = Pending::default();
             for escrow in &self.running.surfaces.escrows.list() {
-                let base = format!("{}/devshard/{escrow}/v1/debug", self.running.surfaces.gateway);
-                let url = format!("{base}/sync-hosts");
+                let url = format!("{}/devshard/{escrow}/v1/debug/sync-hosts", self.running.surfaces.gateway);
                 let answer = dispatcher.through(self.running.surfaces.order(&url, self.call_limit())).await?;
                 log_step(dispatcher, "sync", escrow, &answer)?;
-                let url = format!("{base}/pending");
-                let read = |value: &Value| {
-                    let nonce = value["nonce"].as_u64().ok_or("no nonce")?;
-                    Ok((waiting_at(value)?.len() as u64, nonce))
-                };
-                let shown = self.running.surfaces.json(&url, true, bound::STATE, read);
-                pending.add(dispatcher.through(shown).await?.ok().map(|(shown, _)| shown));
             }
+            let short_us = dispatcher.at_us().saturating_add(us(QUIET_LIMIT));
+            let until_us = if drained { work_until_us.max(short_us) } else { short_us };
+            let mut signals = self.quiet(dispatcher, short_us, until_us).await?;
+            // Read last: what the work of this round brought is among it.
+            let pending = self.pending(dispatcher).await?;
             waiting = pending.waiting();
-            let mut signals = self.quiet(dispatcher).await?;
             let quiet = all_zero(&signals) && waiting == Some(0);
             signals.insert(PENDING.to_owned(), waiting.map(|count| count as f64));
             stable = if quiet { stable + 1 } else { 0 };
@@ -163,22 +172,65 @@ impl<'a> Drainer<'a> {
         Ok(waiting)
     }
 
+    /// What waits at the gateway, over all escrows.
+    async fn pending(&self, dispatcher: &mut Dispatcher) -> Result<Pending, RunnerError> {
+        let mut pending = Pending::default();
+        for escrow in &self.running.surfaces.escrows.list() {
+            let url = format!("{}/devshard/{escrow}/v1/debug/pending", self.running.surfaces.gateway);
+            let read = |value: &Value| {
+                let nonce = value["nonce"].as_u64().ok_or("no nonce")?;
+                Ok((waiting_at(value)?.len() as u64, nonce))
+            };
+            let shown = self.running.surfaces.json(&url, true, bound::STATE, read);
+            pending.add(dispatcher.through(shown).await?.ok().map(|(shown, _)| shown));
+        }
+        Ok(pending)
+    }
+
     fn call_limit(&self) -> Duration {
         self.limits.timeout.clamp(CALL_LIMIT_MIN, CALL_LIMIT)
     }
 
-    /// Waits a short while for all signals to be zero; gives the last look.
-    async fn quiet(&self, dispatcher: &mut Dispatcher) -> Result<BTreeMap<String, Option<f64>>, RunnerError> {
-        let mut signals = dispatcher.through(read_signals(self.running)).await?;
-        for _ in 1..QUIET_LOOKS_MAX {
-            // What can't be read does not become quiet by waiting.
-            if !signals.values().flatten().any(|value| *value != 0.0) {
-                break;
+    /// Waits until all signals are zero and no lease is open, at most until `until_us`; gives the last look.
+    async fn quiet(
+        &mut self,
+        dispatcher: &mut Dispatcher,
+        short_us: u64,
+        until_us: u64,
+    ) -> Result<BTreeMap<String, Option<f64>>, RunnerError> {
+        loop {
+            let signals = dispatcher.through(read_signals(self.running)).await?;
+            let left_us = until_us.saturating_sub(dispatcher.at_us());
+            if left_us == 0 || dispatcher.signals > 0 {
+                return Ok(signals);
             }
-            dispatcher.through(tokio::time::sleep(QUIET_PAUSE)).await?;
-            signals = dispatcher.through(read_signals(self.running)).await?;
+            // What can't be read does not become quiet by waiting.
+            if signals.values().flatten().any(|value| *value != 0.0) {
+                let short = dispatcher.at_us() < short_us;
+                let pause = if short { QUIET_PAUSE } else { self.limits.interval.max(QUIET_PAUSE) };
+                let _cut = dispatcher.during(tokio::time::sleep(pause)).await?;
+            } else if self.leases(dispatcher, Duration::from_micros(left_us)).await? != Quiet::Waited {
+                return Ok(signals);
+            }
         }
-        Ok(signals)
+    }
+
+    /// Gives what a dead owner held, or one that came too late, the time to be taken over and worked on, which no gauge
+    /// shows. A lease that nobody took over in that time is not waited for again.
+    ///
+    /// # Errors
+    /// [`RunnerError::RunDir`].
+    pub async fn leases(
+        &mut self,
+        dispatcher: &mut Dispatcher,
+        limit: Duration,
+    ) -> Result<Quiet, RunnerError> {
+        let ttl = self.running.lease_ttl.filter(|_| dispatcher.signals == 0 && !self.lease_left);
+        let Some(ttl) = ttl else { return Ok(Quiet::AtOnce) };
+        let limit = limit.min(LEASE_TIMES * ttl);
+        let quiet = dispatcher.through(leases::quiet(&self.running.postgres, limit)).await?;
+        self.lease_left = quiet == Quiet::GaveUp;
+        Ok(quiet)
     }
 
     /// (d): finalize on each escrow, once, last: it ends the escrow. While races are being cleaned up in the background

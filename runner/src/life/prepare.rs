@@ -168,7 +168,11 @@ fn run_id(scenario: &str) -> Result<String, RunnerError> {
     ))
 }
 
-fn letters(count: usize) -> Result<String, RunnerError> {
+/// At most 32 letters of chance for names that must not meet.
+///
+/// # Errors
+/// [`RunnerError::Environment`] when the operating system gives no random bytes.
+pub(super) fn letters(count: usize) -> Result<String, RunnerError> {
     let bytes: [u8; 32] =
         random_bytes().map_err(|error| RunnerError::environment(format!("reading random bytes: {error}")))?;
     Ok(bytes.iter().take(count).map(|byte| char::from(LETTERS[usize::from(*byte) % LETTERS.len()])).collect())

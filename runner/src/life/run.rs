@@ -17,12 +17,12 @@ use super::dispatcher::{Dispatcher, INBOX_MAX, Message};
 use super::drain::{self, DrainLimits, Drainer};
 use super::faults::{self, FaultConfigs, RulesOn};
 use super::load::{Load, LoadEnd, Pause};
-use super::prepare::Prepared;
+use super::prepare::{Prepared, letters};
 use super::search::Searcher;
 use crate::clock::Clock;
 use crate::collect::health::{self, HealthWatch};
 use crate::collect::join::{self, Source};
-use crate::collect::leases::{self, LeaseWatch};
+use crate::collect::leases::LeaseWatch;
 use crate::collect::mocks::MockLogs;
 use crate::collect::snapshot;
 use crate::error::RunnerError;
@@ -36,15 +36,14 @@ use crate::view::View;
 pub const WORK_PREFIX: &str = "proofload-run-";
 /// File in it that names its owner: process id and start time.
 pub const OWNER_FILE: &str = "owner";
+/// Letters of its name after that.
+const WORK_NAME_LEN: usize = 10;
 /// Variable of every process of a run that names its private directory.
 pub const OWNER_VARIABLE: &str = "PROOFLOAD_WORK";
 /// Polite time that services get at the end, milliseconds.
 const END_GRACE_MS: u64 = 1_000;
 /// What the protocol limits add to the waits that status shows (design section 3, "Deadlines").
 const PROTOCOL_MARGIN_S: u64 = 30;
-
-/// Times of a lease that are waited for the last one: it runs out, is taken over, and may run out once more.
-const LEASE_TIMES: u32 = 4;
 
 /// What a finished run hands back.
 #[derive(Clone, Debug)]
@@ -64,20 +63,23 @@ pub struct Finished {
 pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, RunnerError> {
     let clock = Clock::start();
     prepared.info.started_unix_us = clock.start_unix_us();
-    let work = tempfile::Builder::new().prefix(WORK_PREFIX).tempdir().map_err(|error| {
+    let (inbox, outbox) = mpsc::channel(INBOX_MAX);
+    let reports = forward(inbox.clone());
+    // The guard knows the private directory before it is there: at no moment would a runner that is killed leave it.
+    let name = format!("{WORK_PREFIX}{}", letters(WORK_NAME_LEN)?);
+    let path = std::path::absolute(std::env::temp_dir().join(&name)).unwrap_or_default();
+    let mut guard = Guard::start(&path, reports.clone())?;
+    let work = tempfile::Builder::new().prefix(&name).rand_bytes(0).tempdir().map_err(|error| {
         let advice = "TMPDIR must name a folder that can be written; nothing was started";
         RunnerError::environment(format!("making a private directory: {error}; {advice}"))
     })?;
     own(work.path())?;
     let mut dir = RunDir::create(&prepared.results, &prepared.info.run_id)?;
-    let (inbox, outbox) = mpsc::channel(INBOX_MAX);
     let mut dispatcher = Dispatcher::new(clock, outbox, &dir, View::new(quiet))?;
     dispatcher.view.line(&format!("run {}", prepared.info.run_id));
     dispatcher.phase(Phase::Prepare)?;
     prepared.write(&dir)?;
     watch_signals(&inbox)?;
-    let reports = forward(inbox.clone());
-    let mut guard = Guard::start(work.path(), reports.clone())?;
     let mut provider = prepared.choice.provider();
     let mut context = Context {
         dispatcher: &mut dispatcher,
@@ -158,10 +160,13 @@ async fn body(
     context.dispatcher.phase(Phase::Start)?;
     let mut running = provider.start(context).await?;
     let ours = provider.is_ours();
+    let mut logs = MockLogs::open(context.dir)?;
+    if !ours {
+        context.dispatcher.through(logs.pass_over(&running.mocks)).await??;
+    }
     settle_in(&mut running, ours, context).await?;
     let sessions = Mutex::new(SessionLog::open(context.dir)?);
     let stage = Stage { prepared, running: &running, sessions };
-    let mut logs = MockLogs::open(context.dir)?;
     context.dispatcher.phase(Phase::Faults)?;
     let faults = if ours {
         FaultConfigs::new(&prepared.info.resolved, &running)
@@ -311,7 +316,7 @@ impl Stage<'_> {
     ) -> Result<Synced<'_>, RunnerError> {
         let ours = provider.is_ours();
         let (mut drainer, drained) = self.drain_passive(step, provider, context, faults, logs).await?;
-        let pending = if ours { drainer.sync(context.dispatcher).await? } else { None };
+        let pending = if ours { drainer.sync(context.dispatcher, drained).await? } else { None };
         Ok(Synced { drainer, drained, pending })
     }
 
@@ -342,11 +347,7 @@ impl Stage<'_> {
         };
         let mut drainer = Drainer::new(self.running, limits, step, context.dir)?;
         let drained = drainer.passive(context.dispatcher).await? == "stable";
-        if let Some(ttl) = self.running.lease_ttl.filter(|_| context.dispatcher.signals == 0) {
-            // No gauge shows a lease whose owner is gone, and its work reaches the gateway by the syncs that follow.
-            let limit = timeout.min(LEASE_TIMES * ttl);
-            context.dispatcher.through(leases::quiet(&self.running.postgres, limit)).await?;
-        }
+        drainer.leases(context.dispatcher, timeout).await?;
         // Between steps the evidence is the samples: a snapshot of a moment is taken once.
         if step.is_none() {
             self.snapshot(provider, context, Moment::DrainPassive).await?;

@@ -131,6 +131,7 @@ fn a_run_on_a_running_environment_sees_what_is_shown_and_leaves_it_standing() {
     let (code, said, dir) = standing.run("seen", &text, true);
     assert_eq!(code, Some(0), "{said}");
     let dir = dir.unwrap();
+    let seen = dir.clone();
     let assertions = json(&dir.join("assertions.json"));
     assert_eq!(with_status(&assertions, "not-applicable"), ["A6"], "{said}");
     let run = std::fs::read_to_string(dir.join("run.yaml")).unwrap();
@@ -140,6 +141,20 @@ fn a_run_on_a_running_environment_sees_what_is_shown_and_leaves_it_standing() {
     let everything = std::fs::read_to_string(dir.join("events.jsonl")).unwrap() + &run;
     assert!(!everything.contains(&standing.admin_key));
     assert_eq!(standing.configs(), before, "rules are off again, and all else is as it was");
+
+    // The same requests once more at the same gateway, whose cache is on: the salt of the run makes each a new one.
+    let (code, said, dir) = standing.run("again", &text, true);
+    assert_eq!(code, Some(0), "{said}");
+    let outcomes = |dir: &Path| -> Vec<(String, String)> {
+        let of = |line: &serde_json::Value| {
+            (line["id"].to_string(), format!("{} {}", line["cached"], line["accounting"]["outcome"]))
+        };
+        lines(&dir.join("accounting.jsonl")).iter().map(of).collect()
+    };
+    let (first, second) = (outcomes(&seen), outcomes(&dir.unwrap()));
+    assert_eq!(first.len(), 60);
+    assert!(first.iter().all(|(_, of)| of == "false \"success\""), "{first:?}");
+    assert_eq!(second, first, "same ids, and no answer came from the cache");
 
     // Without the mocks the same is not seen, and that is said.
     let (head, rest) = text.split_once("faults:\n").unwrap();

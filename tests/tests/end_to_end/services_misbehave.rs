@@ -27,7 +27,7 @@ fn read_by_the_runner(service: &str) -> Vec<String> {
             &["/v1/admin/", "/v1/status", "/v1/state", "/v1/debug/", "/v1/requests/", "/metrics", "/finalize"]
         }
         "mock-dapi" => &["/control/v1/stats"],
-        "mock-chain" => &["/control/v1/"],
+        "mock-chain" | "mock-openai" => &["/control/v1/"],
         _ => &["/diffs", "/mempool", "/metrics"],
     };
     parts.iter().map(|part| (*part).to_owned()).collect()
@@ -64,7 +64,7 @@ fn run(service: &str, phase: &str, manner: Manner) -> Ended {
     std::fs::write(&file, text).unwrap();
     let program = match service {
         "gateway" => "ref-gateway",
-        "mock-dapi" | "mock-chain" => service,
+        "mock-dapi" | "mock-chain" | "mock-openai" => service,
         _ => "ref-host",
     };
     let own = support::bin_dir("debug");
@@ -175,7 +175,7 @@ const AT_ONCE: usize = 3;
 fn every_manner_of_every_service_in_every_phase() {
     let mut all = VecDeque::new();
     for manner in [Manner::Html, Manner::Form, Manner::Close, Manner::Hang, Manner::Huge] {
-        for service in ["gateway", "host-1", "mock-dapi", "mock-chain"] {
+        for service in ["mock-openai", "gateway", "host-1", "mock-dapi", "mock-chain"] {
             all.extend(["start", "before", "drain"].map(|phase| (service, phase, manner)));
         }
         // After the last snapshot only the mocks' logs are read, and what a mock does not show is in its journal.

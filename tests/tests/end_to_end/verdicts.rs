@@ -63,6 +63,19 @@ fn concurrency_changes_no_selection_and_a_seed_does() {
     assert_eq!(hash(&plan(&["--concurrency", "2"])), hash(&plan(&["--concurrency", "16"])));
     assert_eq!(plan(&["--lines", "--concurrency", "2"]), plan(&["--lines", "--concurrency", "16"]));
     assert_ne!(hash(&plan(&[])), hash(&plan(&["--seed", "43"])));
+    // Hashes of two seeds differ in any case: which requests are hit is what must be another set.
+    let selected = |args: &[&str]| -> Vec<u64> {
+        let text = plan(args);
+        let rule = text.lines().find(|line| line.trim_start().starts_with("node-b-503 ")).unwrap();
+        let (_, indexes) = rule.split_once(" of 400: ").unwrap();
+        indexes.trim_end_matches(", …").split(", ").map(|index| index.parse().unwrap()).collect()
+    };
+    let one = selected(&["--concurrency", "2"]);
+    assert!(one.len() >= 10 && one.is_sorted(), "{one:?}");
+    assert_eq!(one, selected(&["--concurrency", "16"]));
+    let other = selected(&["--seed", "43"]);
+    let both = one.iter().filter(|index| other.contains(index)).count();
+    assert!(both < one.len() / 2, "{one:?} {other:?}");
 }
 
 #[test]
