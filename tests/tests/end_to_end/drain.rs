@@ -1,7 +1,5 @@
 //! The bounded drain gives work the time it needs, and no more than the scenario allows.
 
-#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
-
 use crate::support::{Run, lines};
 
 /// Replays take two seconds and more, and the last of them begin when a sync tells hosts of the last answers.
