@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc;
 
-use super::{Command, Report, ServiceSignal, Spawn};
+use super::{Command, Foreign, Report, ServiceSignal, Spawn};
 use crate::error::RunnerError;
 
 /// Handle of the guard: dropping it closes the pipe, and the guard ends everything.
@@ -85,6 +85,22 @@ impl Guard {
     /// As [`Guard::spawn`].
     pub async fn signal(&mut self, service: &str, signal: ServiceSignal) -> Result<(), RunnerError> {
         self.tell(&Command::Signal { service: service.to_owned(), signal }).await
+    }
+
+    /// Says before the first rule that it is to be taken off if the runner ends without [`Guard::taken_off`].
+    ///
+    /// # Errors
+    /// As [`Guard::spawn`].
+    pub async fn take_off(&mut self, foreign: Foreign) -> Result<(), RunnerError> {
+        self.tell(&Command::TakeOff(foreign)).await
+    }
+
+    /// No rule stands at a mock of others any more.
+    ///
+    /// # Errors
+    /// As [`Guard::spawn`].
+    pub async fn taken_off(&mut self) -> Result<(), RunnerError> {
+        self.tell(&Command::TakenOff).await
     }
 
     /// Ends everything; `Ended` is reported.

@@ -38,6 +38,16 @@ pub struct Spawn {
     pub stdout_to_log: bool,
 }
 
+/// A mock of a running environment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// Its control, `host:port`.
+    pub address: String,
+    /// The seed that it had, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
 /// Signals that the runner sends to services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -74,6 +84,10 @@ pub enum Command {
         /// Which.
         signal: ServiceSignal,
     },
+    /// Rules of this run are about to stand at a mock that is not its own: when the input ends they are taken off.
+    TakeOff(Foreign),
+    /// They were taken off: nothing is left to be done.
+    TakenOff,
     /// End every descendant (politely, then not) and report `ended`.
     EndAll {
         /// How long the polite part may take, milliseconds.

@@ -13,7 +13,11 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc;
 
-use super::{Command, LINE_LEN_MAX, Report, ServiceSignal, Spawn, tree};
+use scenario::control::MockConfig;
+
+use super::{Command, Foreign, LINE_LEN_MAX, Report, ServiceSignal, Spawn, tree};
+use crate::collect::ask::Ask;
+use crate::control::Control;
 use crate::life::run::WORK_PREFIX;
 
 /// Reports that may wait for the runner to read them; beyond, services wait with their output.
@@ -54,6 +58,7 @@ async fn guard(work: &Path) -> ExitCode {
     let writer = tokio::spawn(write_reports(outbox));
     send(&reports, Report::Standing { pid: own }).await;
     let mut services: HashMap<String, Service> = HashMap::new();
+    let mut foreign = Vec::new();
     let mut input = BufReader::new(tokio::io::stdin());
     let mut line = String::new();
     loop {
@@ -63,6 +68,8 @@ async fn guard(work: &Path) -> ExitCode {
             _ => break,
         }
         match serde_json::from_str::<Command>(&line) {
+            Ok(Command::TakeOff(mock)) => foreign.push(mock),
+            Ok(Command::TakenOff) => foreign.clear(),
             Ok(command) => carry_out(command, &mut services, &reports, own).await,
             Err(error) => eprintln!("guard: not a command: {error}"),
         }
@@ -70,6 +77,11 @@ async fn guard(work: &Path) -> ExitCode {
     // The runner is gone or has finished: nothing of the run may stay.
     services.clear();
     tree::end_all(own, ORPHAN_GRACE).await;
+    for mock in foreign {
+        if let Err(why) = take_off(&mock).await {
+            eprintln!("guard: rules of this run may stand at {}: {why}", mock.address);
+        }
+    }
     // A runner that could still do it has nothing against its directory being gone; `gc` finds one that resists.
     if work.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(WORK_PREFIX.as_bytes())) {
         drop(std::fs::remove_dir_all(work));
@@ -119,6 +131,8 @@ async fn carry_out(
                 }
             }
         }
+        // These are no services: the loop itself keeps them.
+        Command::TakeOff(_) | Command::TakenOff => {}
         Command::EndAll { grace_ms } => {
             for service in services.values_mut() {
                 service.input = None;
@@ -127,6 +141,21 @@ async fn carry_out(
             send(reports, Report::Ended { killed }).await;
         }
     }
+}
+
+/// Takes all rules off a mock that held none before this run; all else stays as it is by now.
+async fn take_off(mock: &Foreign) -> Result<(), String> {
+    let control = Control::new(Ask::new()?, &mock.address);
+    let mut config = control.config().await?;
+    match &mut config {
+        MockConfig::Openai(config) => {
+            config.rules.clear();
+            config.seed = mock.seed.unwrap_or(config.seed);
+        }
+        MockConfig::Dapi(config) => config.rules.clear(),
+        MockConfig::Chain(config) => config.rules.clear(),
+    }
+    control.put_config(&config).await.map(drop)
 }
 
 const fn number(signal: ServiceSignal) -> Signal {

@@ -16,6 +16,8 @@ use crate::collect::Surfaces;
 use crate::collect::ask::{Refusal, begin, bound};
 use crate::control::Control;
 use crate::error::RunnerError;
+use crate::guard::Foreign;
+use crate::guard::client::Guard;
 use crate::stack::Running;
 
 /// Time limit of a canary chat.
@@ -240,7 +242,7 @@ impl FaultConfigs {
         Self { resolved: resolved.clone(), node_urls: running.node_urls.clone(), others: None }
     }
 
-    /// The same for mocks that are not ours.
+    /// The same for mocks that are not ours. The guard is told of each: whatever ends the run, its rules go with it.
     ///
     /// # Errors
     /// [`RunnerError::Environment`] when one does not show what it holds.
@@ -248,13 +250,18 @@ impl FaultConfigs {
         resolved: &Resolved,
         running: &Running,
         dispatcher: &mut Dispatcher,
+        guard: &mut Guard,
     ) -> Result<Self, RunnerError> {
         let mut others = BTreeMap::new();
         for pool in &running.mocks.openai {
             let config = dispatcher.through(pool.control.config()).await?;
             if let MockConfig::Openai(config) = config.map_err(RunnerError::environment)? {
+                guard.take_off(Foreign { address: pool.control.origin(), seed: Some(config.seed) }).await?;
                 others.insert(pool.service.clone(), config);
             }
+        }
+        for control in running.mocks.dapi.iter().chain(&running.mocks.chain) {
+            guard.take_off(Foreign { address: control.origin(), seed: None }).await?;
         }
         Ok(Self { others: Some(others), ..Self::new(resolved, running) })
     }

@@ -171,7 +171,7 @@ async fn body(
     let faults = if ours {
         FaultConfigs::new(&prepared.info.resolved, &running)
     } else {
-        FaultConfigs::for_others(&prepared.info.resolved, &running, context.dispatcher).await?
+        FaultConfigs::for_others(&prepared.info.resolved, &running, context.dispatcher, context.guard).await?
     };
     faults.apply(RulesOn::All, &running, context.dispatcher, context.dir).await?;
 
@@ -365,7 +365,8 @@ impl Stage<'_> {
         if !provider.is_ours() {
             self.drain_passive(None, provider, context, faults, logs).await?;
             self.join(context, logs).await?;
-            return faults.apply(RulesOn::None, self.running, context.dispatcher, context.dir).await;
+            faults.apply(RulesOn::None, self.running, context.dispatcher, context.dir).await?;
+            return context.guard.taken_off().await;
         }
         let Synced { mut drainer, .. } = self.drain_to_sync(None, provider, context, faults, logs).await?;
         self.snapshot(provider, context, Moment::DrainSynced).await?;

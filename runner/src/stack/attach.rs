@@ -192,7 +192,11 @@ fn free(base: &str, rules: usize) -> Result<(), RunnerError> {
     if rules == 0 {
         return Ok(());
     }
-    Err(RunnerError::CannotDo(format!("{base} holds {rules} rules of somebody else, which are not replaced")))
+    let advice = "wait for the run that they belong to, or take them off: PUT its configuration without them";
+    Err(RunnerError::CannotDo(format!(
+        "{base} holds {rules} rules of somebody else, which are not replaced; {advice} \
+        (see /control/v1/config)"
+    )))
 }
 
 /// A rule about a node that nobody here has would hit nothing.

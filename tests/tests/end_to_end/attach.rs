@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{json, lines, ml_5xx, run_dirs, runner, with, with_status};
@@ -82,13 +82,19 @@ impl Standing {
         let file = self.folder.path().join(format!("{name}.yaml"));
         std::fs::write(&file, text).unwrap();
         let results = self.folder.path().join(name);
+        let output = self.command(&file, &results, mocks).output().unwrap();
+        let text = [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part).into_owned());
+        (output.status.code(), text.concat(), run_dirs(&results).pop())
+    }
+
+    fn command(&self, file: &Path, results: &Path, mocks: bool) -> Command {
         let mut command = runner();
         command
             .arg("run")
-            .arg(&file)
+            .arg(file)
             .args(["--profiles", "ml-profiles", "--quiet", "--drain-timeout", "20s", "--stack", "attach"])
             .args(["--gateway", &self.url("gateway http"), "--results"])
-            .arg(&results)
+            .arg(results)
             .env("PROOFLOAD_ADMIN_KEY", &self.admin_key);
         for host in ["host-0", "host-1", "host-2"] {
             command.args(["--host", &self.url(&format!("{host} http"))]);
@@ -98,9 +104,7 @@ impl Standing {
                 command.args([&format!("--{mock}"), &self.url(&format!("{mock} control"))]);
             }
         }
-        let output = command.output().unwrap();
-        let text = [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part).into_owned());
-        (output.status.code(), text.concat(), run_dirs(&results).pop())
+        command
     }
 }
 
@@ -173,4 +177,28 @@ fn a_run_on_a_running_environment_sees_what_is_shown_and_leaves_it_standing() {
     let (code, said, dir) = standing.run("acts", &with(&plain, "thresholds:\n", action), true);
     assert!(code == Some(4) && dir.is_none() && said.contains("never acted on"), "{said}");
     assert!(standing.child.try_wait().unwrap().is_none(), "it still stands");
+}
+
+/// `SIGKILL` in the middle of the load: nothing of the run stays at mocks that are not its own.
+#[test]
+fn a_killed_run_leaves_no_rule_at_the_mocks_of_others() {
+    let standing = Standing::start();
+    let before = standing.configs();
+    let file = standing.folder.path().join("killed.yaml");
+    let text = with(&ml_5xx(), "requests: 400", "requests: 4000");
+    std::fs::write(&file, text).unwrap();
+    let results = standing.folder.path().join("killed");
+    let mut child = standing.command(&file, &results, true).spawn().unwrap();
+    let begun = Instant::now();
+    while standing.configs() == before {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no rule ever stood");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let begun = Instant::now();
+    while standing.configs() != before {
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", standing.configs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
