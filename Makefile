@@ -11,7 +11,7 @@ DEFECTS := runner/planted-defects,refshard/planted-defects,mocks/planted-defects
 PROGRAMS := runner loadgen mock-openai mock-dapi mock-chain ref-gateway ref-host ref-router
 
 .PHONY: build demo test test-real check bench bench-load defects prove clean \
-  prove-tests prove-selftest prove-aa prove-pressure prove-kill prove-mutants
+  prove-tests prove-selftest prove-aa prove-pressure prove-kill prove-mutants prove-canary
 build:
 	$(CARGO) build --locked --profile demo -p runner -p loadgen -p mocks -p refshard --bins
 
@@ -91,6 +91,10 @@ prove-kill: defects
 
 prove-mutants:
 	tests/prove.sh mutants
+
+## Red unless the planted defect of the day is found, for the nightly job; FLAGS are those of `runner run`.
+prove-canary: defects
+	tests/prove.sh canary target/defects $(FLAGS)
 
 clean:
 	$(CARGO) clean
