@@ -185,6 +185,7 @@ fn events(judged: &Judgement) -> Vec<Value> {
                 | EventKind::DrainStep { .. }
                 | EventKind::EvidenceMissing { .. }
                 | EventKind::EnvironmentFailed { .. }
+                | EventKind::ClockMoved { .. }
                 | EventKind::Signal { .. }
                 | EventKind::StepStarted { .. }
                 | EventKind::StepEnded { .. }

@@ -75,6 +75,9 @@ impl View {
             }
             EventKind::EvidenceMissing { what, why } => self.line(&format!("  missing: {what}: {why}")),
             EventKind::EnvironmentFailed { message, .. } => self.line(&format!("  {message}")),
+            EventKind::ClockMoved { by_us } => {
+                self.line(&format!("  the wall clock moved by {} ms", by_us / 1_000));
+            }
             EventKind::Signal { signal } => {
                 self.line(&format!("  {signal}: stopping; once more ends at once"));
             }

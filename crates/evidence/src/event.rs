@@ -239,6 +239,11 @@ pub enum EventKind {
         /// Why.
         why: String,
     },
+    /// The wall clock was set, or the machine slept: it is not where the monotonic clock has it.
+    ClockMoved {
+        /// By how much since the last such event, microseconds; negative when it went back.
+        by_us: i64,
+    },
     /// A signal reached the runner.
     Signal {
         /// Name.

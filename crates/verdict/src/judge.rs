@@ -130,7 +130,7 @@ fn evaluate(
 ) -> (Vec<AssertionResult>, bool) {
     let case = Case { evidence, decided, oracle: &evidence.calls.oracle };
     let mut internal = false;
-    let frozen = own_part::frozen(evidence);
+    let excuses = own_part::Excuses::of(evidence);
     let mut results: Vec<AssertionResult> = registry
         .iter()
         .map(|assertion| {
@@ -153,7 +153,7 @@ fn evaluate(
             } else {
                 missing.into_iter().for_each(|input| sheet.missing(input));
             }
-            own_part::excuse(&frozen, assertion.id, &mut sheet);
+            excuses.take(assertion.id, &mut sheet);
             sheet.finish()
         })
         .collect();

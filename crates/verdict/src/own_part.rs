@@ -1,6 +1,7 @@
 //! What our own programs and their machine did to a run: the one place that says which findings they take from Devshard.
 //!
-//! Two rules (docs/assertions.md, "Our own part"). A generator or a mock that did not get to run for longer than
+//! Three rules (docs/assertions.md, "Our own part"). A wall clock that was set while the run went on makes it invalid,
+//! and what Devshard does by that clock (leases, deadlines of its protocol) is unknown. A generator or a mock that did not get to run for longer than
 //! `validity.loop_gap_max`, outside planned pauses, makes the run invalid (V), and what its absence explains is no
 //! failure any more; what nothing explains stays one. A limit that was broken by no more than a request loses on a
 //! machine on which the generator itself woke up as late as it did can't be held against Devshard (T is unknown, V fails).
@@ -29,6 +30,9 @@ const TIMER_US: u64 = 2_000;
 /// free, and what needs more of one had less still: latencies then say nothing. Measured: 1 in a hundred on a quiet
 /// machine, 4 with three runs beside each other, 11 to 20 beside four busy loops for each core.
 const STARVED_SHARE_PPB: u64 = 80_000_000;
+
+/// The wall clock may move by so much in a run, microseconds: what a time service does without a step.
+const CLOCK_MOVES_MAX_US: u64 = 250_000;
 
 /// Under this name T tells that a limit was broken by no more than the machine explains.
 const MACHINE: &str = "within-own-lateness";
@@ -99,7 +103,7 @@ pub(crate) fn health(evidence: &Evidence) -> Option<GeneratorHealth> {
 }
 
 /// Every part of ours that was frozen.
-pub(crate) fn frozen(evidence: &Evidence) -> Vec<Frozen> {
+fn frozen(evidence: &Evidence) -> Vec<Frozen> {
     let most_us = evidence.run.resolved.scenario.validity.loop_gap_max().us();
     let gap = health(evidence).and_then(|health| health.loop_gap_max_us);
     let at = EvidenceRef { file: EVENTS.to_owned(), at: "kind=load-ended".to_owned() };
@@ -139,7 +143,7 @@ fn is_planned(evidence: &Evidence, part: Part) -> bool {
     })
 }
 
-/// V: no part of ours was frozen.
+/// V: no part of ours was frozen, and nobody set the clock.
 pub(crate) fn judge(evidence: &Evidence, sheet: &mut Sheet) {
     sheet.looked(1);
     let most = evidence.run.resolved.scenario.validity.loop_gap_max();
@@ -153,14 +157,61 @@ pub(crate) fn judge(evidence: &Evidence, sheet: &mut Sheet) {
         witness.evidence.push(frozen.seen_in);
         sheet.witness(witness);
     }
+    let moved_us = moved_us(evidence);
+    sheet.looked(1);
+    if moved_us > CLOCK_MOVES_MAX_US {
+        let text = format!("the wall clock moved by {moved_us} us, limit {CLOCK_MOVES_MAX_US} us");
+        let mut witness = Witness::new("clock-jump", text);
+        witness.subject = Some("wall clock".to_owned());
+        witness.evidence.push(EvidenceRef { file: EVENTS.to_owned(), at: "kind=clock-moved".to_owned() });
+        sheet.witness(witness);
+    }
 }
 
-/// Takes from a sheet what the frozen parts explain.
-pub(crate) fn excuse(frozen: &[Frozen], id: AssertionId, sheet: &mut Sheet) {
-    let by = |reason: &str| frozen.iter().find(|frozen| frozen.part.explains(id, reason));
-    sheet.excuse(|reason| {
-        by(reason).map(|by| format!("{} did not get to run for {} us", by.part.service(), by.gap_us))
+/// All moves of the wall clock that the runner saw, added up without their signs.
+fn moved_us(evidence: &Evidence) -> u64 {
+    let moves = evidence.events.iter().filter_map(|event| match event.event {
+        EventKind::ClockMoved { by_us } => Some(by_us.unsigned_abs()),
+        _ => None,
     });
+    moves.fold(0, u64::saturating_add)
+}
+
+/// Whether a wall clock that was set may be all that a finding shows. Leases are held by the time of the database, and
+/// deadlines of the protocol by that of user and executor (contract hosts 12).
+fn hangs_on_the_wall_clock(id: AssertionId, reason: &str) -> bool {
+    use AssertionId::{A2, A5, A6, A8};
+    matches!(
+        (id, reason),
+        (A5, "taken-over-early")
+            | (A2, "untouched-failed" | "untouched-rejected" | "outside-expect")
+            | (A6, "pending-for-ever" | "started-without-finish")
+            | (A8, "not-drained" | "within-protocol-timeout" | "pending-left" | "lease-pending")
+    )
+}
+
+/// What is taken from findings in this run.
+#[derive(Debug)]
+pub(crate) struct Excuses {
+    frozen: Vec<Frozen>,
+    moved_us: u64,
+}
+
+impl Excuses {
+    /// By what the run tells of our programs and their machine.
+    pub(crate) fn of(evidence: &Evidence) -> Self {
+        Self { frozen: frozen(evidence), moved_us: moved_us(evidence) }
+    }
+
+    /// Takes from a sheet what they explain.
+    pub(crate) fn take(&self, id: AssertionId, sheet: &mut Sheet) {
+        sheet.excuse(|reason| {
+            let by = self.frozen.iter().find(|frozen| frozen.part.explains(id, reason));
+            let by = by.map(|by| format!("{} did not get to run for {} us", by.part.service(), by.gap_us));
+            let moved = self.moved_us > 0 && hangs_on_the_wall_clock(id, reason);
+            by.or_else(|| moved.then(|| format!("the wall clock moved by {} us", self.moved_us)))
+        });
+    }
 }
 
 /// How much of a latency the machine may have added, by what the generator's own loop went through.

@@ -11,7 +11,7 @@ use evidence::rundir::{EVENTS, LOGS, REQUESTS, RunReader};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::selftest::{Sabotage, Seen, seen};
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::error::RunnerError;
 
 /// Pause between two looks at a run.
@@ -63,6 +63,11 @@ pub(super) fn run(sabotage: &Sabotage, runner: &Path, results: &Path) -> Result<
             stopped(pid, FROZEN);
         }),
         "starve-loadgen" => disturbed(plain(), sabotage, &results, starved),
+        "jump-clock" => {
+            let mut command = plain();
+            command.env(clock::JUMP, "");
+            disturbed(command, sabotage, &results, |_| {})
+        }
         "busy-neighbour" => disturbed(plain(), sabotage, &results, busy),
         "terminate-at-verdict" => disturbed(plain(), sabotage, &results, |victim| {
             victim.until(|events| phase(events, Phase::Judge));

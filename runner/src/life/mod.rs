@@ -10,3 +10,4 @@ pub mod preflight;
 pub mod prepare;
 pub mod run;
 pub mod search;
+mod wall;

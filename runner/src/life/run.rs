@@ -19,6 +19,7 @@ use super::faults::{self, FaultConfigs, RulesOn};
 use super::load::{Load, LoadEnd, Pause};
 use super::prepare::{Prepared, letters};
 use super::search::Searcher;
+use super::wall::WallWatch;
 use crate::clock::Clock;
 use crate::collect::health::{self, HealthWatch};
 use crate::collect::join::{self, Source};
@@ -80,6 +81,7 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
     dispatcher.phase(Phase::Prepare)?;
     prepared.write(&dir)?;
     watch_signals(&inbox)?;
+    let wall = WallWatch::start(clock, inbox.clone());
     let mut provider = prepared.choice.provider();
     let mut context = Context {
         dispatcher: &mut dispatcher,
@@ -92,6 +94,8 @@ pub async fn run(mut prepared: Prepared, quiet: bool) -> Result<Finished, Runner
     };
     let body = body(&prepared, provider.as_mut(), &mut context, &inbox).await;
     note_end(context.dispatcher, body)?;
+    // What is written from now on is not judged any more.
+    drop(wall);
     context.dispatcher.phase(Phase::Judge)?;
     context.dispatcher.end_phase()?;
     let judged = judge_all(&prepared, &mut context).await?;

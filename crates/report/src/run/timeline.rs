@@ -205,6 +205,7 @@ fn sentence(event: &EventKind) -> Option<String> {
             format!("{what} of escrow {escrow}: {status}{detail}")
         }
         EventKind::EvidenceMissing { what, why } => format!("evidence missing: {what}: {why}"),
+        EventKind::ClockMoved { by_us } => format!("the wall clock moved by {} ms", by_us / 1_000),
         EventKind::Signal { signal } => format!("{signal} received"),
         EventKind::EnvironmentFailed { message, .. } => format!("environment failed: {message}"),
         EventKind::Note { text } => text.clone(),

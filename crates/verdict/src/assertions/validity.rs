@@ -1,6 +1,6 @@
 //! V `validity`: the run says something about Devshard, not about the generator or a mock.
 //!
-//! Reasons: `generator-frozen`, `mock-frozen` and `no-free-core` (all three in [`crate::own_part`]), `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`, `generator-stalled`,
+//! Reasons: `generator-frozen`, `mock-frozen`, `clock-jump` and `no-free-core` (all in [`crate::own_part`]), `records-lost`, `generator-ports`, `generator-fds`, `generator-lateness`, `generator-cpu`, `generator-stalled`,
 //! `too-few-requests`, `concurrency-not-held`, `requests-dropped`, `mock-saturated`, `saturation-absent`, `search-limited`. Source: design section 7,
 //! specification "Measurements".
 

@@ -11,7 +11,7 @@ use crate::support::catalogue::{account, http_error, without_tx};
 use crate::support::defects_run::{failed_looks, frozen, health, slow};
 use crate::support::{Files, good};
 
-use AssertionId::{A1, A2, A6, A7, A8, A9, A11, T, V};
+use AssertionId::{A1, A2, A5, A6, A7, A8, A9, A11, T, V};
 
 fn status(assertions: &Assertions, id: AssertionId) -> Status {
     assertions.results.iter().find(|result| result.id == id).expect("all are judged").status
@@ -150,6 +150,27 @@ fn a_rate_that_the_machine_broke_is_invalid() {
     assert_eq!(judged(0).verdict, Outcome::Fail);
     assert_eq!(judged(400).verdict, Outcome::Fail);
     assert_eq!(judged(500).verdict, Outcome::Invalid);
+}
+
+/// A take-over that came too early by a clock that was set is no proof of anything; what was committed twice stays so.
+#[test]
+fn what_hangs_on_a_wall_clock_that_moved_is_unknown() {
+    let planted = |name: &str, by_us: &[i64]| {
+        let mut files = good();
+        let all = crate::support::catalogue::all();
+        let defect = all.into_iter().find(|defect| defect.name.starts_with(name)).expect("in the catalogue");
+        (defect.plant)(&mut files);
+        by_us.iter().for_each(|by_us| files.event_in_load(EventKind::ClockMoved { by_us: *by_us }));
+        let judged = files.judge().assertions;
+        (status(&judged, A5), status(&judged, V), judged.verdict)
+    };
+    let early = "A5.5 a lease is taken over while it holds";
+    assert_eq!(planted(early, &[]), (Status::Fail, Status::Pass, Outcome::Fail));
+    assert_eq!(planted(early, &[5_000_000]), (Status::Unknown, Status::Fail, Outcome::Invalid));
+    assert_eq!(planted(early, &[-200_000, 200_000]), (Status::Unknown, Status::Fail, Outcome::Invalid));
+    assert_eq!(planted(early, &[20_000]), (Status::Unknown, Status::Pass, Outcome::Unknown));
+    let again = "A5.6 a lease is claimed again after its submit";
+    assert_eq!(planted(again, &[5_000_000]), (Status::Fail, Status::Fail, Outcome::Fail));
 }
 
 #[test]

@@ -292,6 +292,14 @@ pub static DEFECTS: &[Defect] = &[
         },
     },
     Defect {
+        name: "V the wall clock was set back during the load",
+        fires: &[(V, "clock-jump")],
+        plant: |files| {
+            files.event_in_load(EventKind::ClockMoved { by_us: -250_001 });
+            "the wall clock moved by 250001 us".to_owned()
+        },
+    },
+    Defect {
         name: "V the allocator was frozen from outside",
         fires: &[(V, "mock-frozen")],
         plant: |files| {
