@@ -227,3 +227,57 @@ fn log_slices(dir: &RunDir, subjects: &[Subject<'_>]) -> Vec<Vec<LogSlice>> {
     }
     slices
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::compose::observe::Store;
+
+    /// The query of one kind for a failure whose log lines are found by these texts.
+    fn of(what: &str, observed: Option<&Observed>, needles: &[&str]) -> Query {
+        let failure = Failure { key: "a-1-000001".to_owned(), found: Vec::new() };
+        let detail = Detail::default();
+        let needles = needles.iter().map(|needle| (*needle).to_owned()).collect();
+        query(what, observed, &Subject { failure: &failure, detail: &detail, needles })
+    }
+
+    #[test]
+    fn queries_name_store_project_ids_and_window_or_why_there_is_none() {
+        let store = |what: &str, at: &str, query: &str| Store {
+            what: what.to_owned(),
+            at: at.to_owned(),
+            query: query.to_owned(),
+            found: 1,
+        };
+        let all = Observed {
+            v: 1,
+            project: "ds-a-000001".to_owned(),
+            from_unix_s: 100,
+            to_unix_s: 160,
+            stores: vec![
+                store("logs", "http://loki:3100", "{compose_project=\"ds-a-000001\"}"),
+                store("metrics", "http://prometheus:9090", "up"),
+            ],
+            lines_dropped: 0,
+        };
+        let logs = of("logs", Some(&all), &["req-\"7\"", "other"]);
+        // What stands in an id can't end the text of the query.
+        let text = "{compose_project=\"ds-a-000001\"} |= \"req-\\\"7\\\"\" at http://loki:3100 from 100 to 160 (Unix seconds)";
+        assert_eq!((logs.query.as_deref(), logs.none_because), (Some(text), None));
+        // A failure without an id asks for the whole project.
+        let logs = of("logs", Some(&all), &[]).query.unwrap_or_default();
+        assert!(logs.starts_with("{compose_project=\"ds-a-000001\"} at"), "{logs}");
+        let metrics = of("metrics", Some(&all), &["req-7"]).query.unwrap_or_default();
+        assert!(
+            metrics.starts_with("{compose_project=\"ds-a-000001\"} at http://prometheus:9090"),
+            "{metrics}"
+        );
+        // A store that was not there, and a run without any.
+        let traces = of("traces", Some(&all), &["req-7"]);
+        assert_eq!(traces.query, None);
+        assert!(traces.none_because.is_some_and(|why| why.contains("no traces")));
+        let none = of("logs", None, &["req-7"]);
+        assert_eq!((none.what.as_str(), none.query), ("logs", None));
+        assert!(none.none_because.is_some_and(|why| why.contains("inside the run directory")));
+    }
+}

@@ -71,7 +71,7 @@ pub async fn down<E: Engine>(
         sweep.volumes(&mut removed).await?;
         sweep.networks(&mut removed).await?;
         if sweep.empty().await? {
-            removed.left.clear();
+            removed.left = sweep.unlabelled().await?;
             return Ok(removed);
         }
         tokio::time::sleep(ROUND_SPACING * (round + 1)).await;
@@ -100,6 +100,32 @@ impl<E: Engine> Sweep<'_, E> {
         let volumes = self.engine.volumes(Some(self.filter)).await?;
         let networks = self.engine.networks(Some(self.filter)).await?;
         Ok(containers.is_empty() && volumes.is_empty() && networks.is_empty())
+    }
+
+    /// Report 24: what the ledger knows as made, and what is still there although no label found it. It is told and not
+    /// touched: without the label nothing proves that it is the run's.
+    async fn unlabelled(&self) -> Result<Vec<String>, ComposeError> {
+        let mut left = Vec::new();
+        for (deed, what) in
+            [("create_container", "container"), ("create_volume", "volume"), ("create_network", "network")]
+        {
+            let made: BTreeSet<String> = self.ledger.done(deed).into_iter().collect();
+            if made.is_empty() {
+                continue;
+            }
+            let there: Vec<String> = match what {
+                "container" => self.engine.containers(None).await?.into_iter().map(|c| c.name).collect(),
+                "volume" => self.engine.volumes(None).await?.into_iter().map(|v| v.name).collect(),
+                _ => self.engine.networks(None).await?.into_iter().map(|n| n.name).collect(),
+            };
+            let stays = there.into_iter().filter(|name| made.contains(name));
+            left.extend(stays.map(|name| {
+                format!(
+                    "{what} {name}: the ledger says that this run made it, and it does not carry its label"
+                )
+            }));
+        }
+        Ok(left)
     }
 
     async fn containers(&self, ending: Ending, removed: &mut Removed) -> Result<(), ComposeError> {

@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
+use crate::clock;
 use crate::engine::{About, Engine};
 use crate::error::ComposeError;
 use crate::target::Target;
@@ -76,14 +74,7 @@ pub async fn check<E: Engine>(
         );
         return Err(ComposeError::Preflight(text));
     }
-    match drift_ms(&about.time, now_unix_ns) {
-        Some(drift) if drift > CLOCK_DRIFT_MAX_MS => {
-            warnings
-                .push(format!("the engine's clock differs by {drift} ms: times of its events prove nothing"));
-        }
-        Some(_) => {}
-        None => warnings.push("the engine's clock can't be read".to_owned()),
-    }
+    warnings.extend(clock_words(&about.time, now_unix_ns, clock::unix_ns()));
     Ok((about, warnings))
 }
 
@@ -108,11 +99,33 @@ pub fn left_out(about: &About, target: &Target) -> Vec<String> {
     target.containers.keys().filter(asks).map(line).collect()
 }
 
-/// Difference of the engine's clock and ours, milliseconds; the time of the call is part of it.
+/// Looks at the engine's clock again, in the middle of a run; words when it differs too much. An engine that does not answer
+/// is told by what needs it.
+pub async fn clock_again<E: Engine>(engine: &E) -> Option<String> {
+    let before_unix_ns = clock::unix_ns();
+    let about = engine.about().await.ok()?;
+    clock_words(&about.time, before_unix_ns, clock::unix_ns())
+}
+
+/// What there is to say about a clock that was read between two instants of ours.
+fn clock_words(engine_time: &str, before_unix_ns: u64, after_unix_ns: u64) -> Option<String> {
+    match drift_ms(engine_time, before_unix_ns, after_unix_ns) {
+        Some(drift) if drift > CLOCK_DRIFT_MAX_MS => {
+            Some(format!("the engine's clock differs by {drift} ms: times of its events prove nothing"))
+        }
+        Some(_) => None,
+        None => Some("the engine's clock can't be read".to_owned()),
+    }
+}
+
+/// How far the engine's clock lies outside the span in which it was read, milliseconds: an answer that takes its time is
+/// no difference.
 #[must_use]
-pub fn drift_ms(engine_time: &str, now_unix_ns: u64) -> Option<u64> {
-    let theirs = OffsetDateTime::parse(engine_time, &Rfc3339).ok()?.unix_timestamp_nanos();
-    u64::try_from((theirs - i128::from(now_unix_ns)).abs() / 1_000_000).ok()
+pub fn drift_ms(engine_time: &str, before_unix_ns: u64, after_unix_ns: u64) -> Option<u64> {
+    let theirs = clock::parse_ns(engine_time)?;
+    let early = i128::from(before_unix_ns) - theirs;
+    let late = theirs - i128::from(after_unix_ns);
+    u64::try_from(early.max(late).max(0) / 1_000_000).ok()
 }
 
 #[cfg(test)]
@@ -122,8 +135,16 @@ mod tests {
 
     #[test]
     fn clocks_are_compared_in_milliseconds() {
-        assert_eq!(drift_ms("1970-01-01T00:00:01.500000000Z", 1_000_000_000), Some(500));
-        assert_eq!(drift_ms("nonsense", 0), None);
+        let at = "1970-01-01T00:00:01.500000000Z";
+        let second = 1_000_000_000;
+        assert_eq!(drift_ms(at, 0, second), Some(500));
+        assert_eq!(drift_ms(at, 2 * second, 3 * second), Some(500));
+        // A slow answer: the clock was read somewhere between.
+        assert_eq!(drift_ms(at, second, 9 * second), Some(0));
+        assert_eq!(drift_ms("nonsense", 0, 0), None);
+        assert_eq!(clock_words(at, second, 2 * second), None);
+        assert!(clock_words(at, 2 * second, 3 * second).is_some_and(|words| words.contains("500 ms")));
+        assert!(clock_words("", 0, 0).is_some());
     }
 
     #[tokio::test]

@@ -108,6 +108,24 @@ async fn report_19_a_teardown_killed_at_every_call_is_finished_by_the_next() {
 }
 
 #[tokio::test]
+async fn report_24_what_the_ledger_made_and_no_label_finds_is_named_and_left_alone() {
+    let bench = Bench::new(STACK);
+    up(&bench).await.unwrap();
+    // The three objects of one name each lost their label: an engine, or a tool, that forgets them.
+    bench.fake.foreign("lost", &BTreeMap::new());
+    for (deed, name) in
+        [("create_container", "lost"), ("create_volume", "lost-volume"), ("create_network", "lost-network")]
+    {
+        bench.ledger.write(deed, name, compose_engine::ledger::Phase::Done, "").unwrap();
+    }
+    let lost = names(&bench.fake).into_iter().filter(|name| name.starts_with("lost")).collect::<Vec<_>>();
+    let removed = down(&bench.fake, &bench.target.mark.run_id, Ending::Forced, &bench.ledger).await.unwrap();
+    assert_eq!(removed.left.len(), 3, "{:?}", removed.left);
+    assert!(removed.left.iter().all(|text| text.contains("does not carry its label")), "{:?}", removed.left);
+    assert_eq!(names(&bench.fake), lost);
+}
+
+#[tokio::test]
 async fn report_18_ghost_endpoints_are_taken_out_by_force() {
     let bench = Bench::new(STACK);
     up(&bench).await.unwrap();

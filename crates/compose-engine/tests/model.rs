@@ -170,6 +170,12 @@ fn what_cannot_hold_is_refused_in_words() {
         ("services: { web: { image: i, labels: { com.docker.compose.project: x } } }", "reserved"),
         ("services: { web: { image: i, labels: [proofload.run=x] } }", "reserved"),
         ("services: { web: { image: i, tmpfs: [/d, /d] } }", "two mounts end at"),
+        // Another spelling of a path is the same path.
+        ("services: { web: { image: i, tmpfs: [/d, /d/] } }", "two mounts end at"),
+        (
+            "services: { web: { image: i, volumes: ['/var/run/./docker.sock/:/s'] } }",
+            "must not reach the engine",
+        ),
         ("services: { web: { image: i, image: j } }", "given twice"),
         ("services: { web: { image: i, pull_policy: daily } }", "not supported"),
         ("services: { web: { image: i, ports: ['1-3:1-3'] } }", "ranges"),
@@ -278,6 +284,24 @@ fn both_forms_of_lists_mean_the_same_and_the_same_line_twice_is_one() {
         assert_eq!(web.ports.len(), 1);
         assert_eq!(project.networks["default"].labels["a"], "b");
     }
+}
+
+#[test]
+fn a_path_means_the_same_however_it_is_spelled() {
+    let long = "services:\n  web:\n    build: { context: ./img/ }\n    volumes:\n      \
+                - { type: bind, source: ./a/., target: /b/ }\n    tmpfs: ['/c//d:size=1m']\n";
+    let short =
+        "services:\n  web:\n    build: ./img\n    volumes: ['./a:/./b']\n    tmpfs: ['/c/d/:size=1m']\n";
+    let folder = tempfile::tempdir().unwrap();
+    let of = |text: &str| {
+        let mut web = load_in(folder.path(), &[text]).unwrap().services["web"].clone();
+        web.at.line = 0;
+        web
+    };
+    let (long, short) = (of(long), of(short));
+    // Paths would compare by their parts; what the engine is told is the text.
+    assert_eq!(format!("{long:?}"), format!("{short:?}"));
+    assert_eq!(long.mounts.iter().map(|mount| mount.target.as_str()).collect::<Vec<_>>(), ["/b", "/c/d"]);
 }
 
 #[test]

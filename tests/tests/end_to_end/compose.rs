@@ -36,13 +36,28 @@ fn ask(socket: &str, path: &str) -> String {
 
 /// One call of the engine over its socket; the body as text.
 pub(crate) fn call(socket: &str, method: &str, path: &str) -> String {
+    send(socket, method, path, "")
+}
+
+/// One call with a body in JSON; the answer's body as it came, where it is no text with signs in place of what is none.
+pub(crate) fn send(socket: &str, method: &str, path: &str, body: &str) -> String {
+    let bytes = send_raw(socket, method, path, body);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The same, as bytes.
+pub(crate) fn send_raw(socket: &str, method: &str, path: &str, body: &str) -> Vec<u8> {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("the engine answered before");
-    let head = format!("{method} {path} HTTP/1.0\r\nhost: engine\r\ncontent-length: 0\r\n\r\n");
+    let head = format!(
+        "{method} {path} HTTP/1.0\r\nhost: engine\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
     stream.write_all(head.as_bytes()).expect("the engine reads");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).expect("the engine answers in text");
-    text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).expect("the engine answers");
+    let end = bytes.windows(4).position(|part| part == b"\r\n\r\n");
+    end.map(|end| bytes.split_off(end + 4)).unwrap_or_default()
 }
 
 /// Everything on the engine that carries a run label which begins so.

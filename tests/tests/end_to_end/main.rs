@@ -5,6 +5,7 @@ mod actions;
 mod attach;
 mod compose;
 mod compose_faults;
+mod compose_keep;
 mod drain;
 mod lifecycle;
 mod namespaces;

@@ -1,7 +1,7 @@
 //! Readers of a service's parts: ports, mounts, networks, dependencies, health checks.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::reader::{Read, check_keys};
@@ -85,7 +85,7 @@ fn mount(node: &Node, dir: &Path, warnings: &mut Vec<String>) -> Read<Mount> {
                     "`create_host_path: true` hides a missing file behind an empty folder; make the source";
                 return Err(FileError::new(&node.at, text));
             }
-            MountSource::Bind(dir.join(need("source")?))
+            MountSource::Bind(tidy(&dir.join(need("source")?)))
         }
         "volume" => {
             let inner = node.get("volume");
@@ -104,7 +104,18 @@ fn mount(node: &Node, dir: &Path, warnings: &mut Vec<String>) -> Read<Mount> {
             return Err(FileError::new(&node.at, text));
         }
     };
-    Ok(Mount { target, source, read_only: node.opt("read_only", Node::boolean)?.unwrap_or(false) })
+    let read_only = node.opt("read_only", Node::boolean)?.unwrap_or(false);
+    Ok(Mount { target: tidy_text(&target), source, read_only })
+}
+
+/// A path without `.` and slashes that say nothing: `/a/./b/` is `/a/b`, and one mount must not hide behind the other's
+/// spelling.
+fn tidy(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+fn tidy_text(path: &str) -> String {
+    tidy(Path::new(path)).display().to_string()
 }
 
 fn octal(text: &str) -> Result<i64, String> {
@@ -136,11 +147,11 @@ fn short_mount(text: &str, dir: &Path) -> Result<Mount, String> {
     let source = if let Some(rest) = source.strip_prefix('~') {
         return Err(format!("{text:?}: `~{rest}` is another folder on every machine; write a relative path"));
     } else if source.starts_with(['.', '/']) {
-        MountSource::Bind(dir.join(source))
+        MountSource::Bind(tidy(&dir.join(source)))
     } else {
         MountSource::Volume { key: source.to_owned(), nocopy }
     };
-    Ok(Mount { target: target.to_owned(), source, read_only })
+    Ok(Mount { target: tidy_text(target), source, read_only })
 }
 
 /// Secrets and configs of a service are read-only files.
@@ -172,7 +183,8 @@ pub(super) fn files(
             || format!("{folder}{source}"),
             |target| if target.starts_with('/') { target } else { format!("{folder}{target}") },
         );
-        mounts.push(Mount { target, source: MountSource::Bind(path.clone()), read_only: true });
+        let source = MountSource::Bind(tidy(path));
+        mounts.push(Mount { target: tidy_text(&target), source, read_only: true });
     }
     Ok(mounts)
 }
@@ -190,7 +202,7 @@ pub(super) fn tmpfs(node: &Node) -> Read<Vec<Mount>> {
                 _ => return Err(bad(format!("unknown option {option:?}; known: size=, mode="))),
             }
         }
-        Ok(Mount { target: target.to_owned(), source: MountSource::Tmpfs { size, mode }, read_only: false })
+        Ok(Mount { target: tidy_text(target), source: MountSource::Tmpfs { size, mode }, read_only: false })
     };
     node.strings("tmpfs")?.into_iter().map(one).collect()
 }
@@ -318,7 +330,7 @@ pub(super) fn build(node: &Node, dir: &Path, warnings: &mut Vec<String>) -> Read
         return Err(FileError::new(&node.at, "a build context must be a folder of this machine"));
     }
     Ok(Build {
-        context: dir.join(context),
+        context: tidy(&dir.join(context)),
         dockerfile: node.opt("dockerfile", Node::string)?.unwrap_or_else(|| "Dockerfile".to_owned()),
         target: node.opt("target", Node::string)?,
         args: node.opt("args", Node::string_map)?.unwrap_or_default(),

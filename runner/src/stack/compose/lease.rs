@@ -13,7 +13,7 @@ use compose_engine::subnet::Leases;
 use scenario::digest::blake3_hex;
 use scenario::model::{Resolved, Thresholds};
 
-use super::{connect, environment};
+use super::{connect, environment, keep};
 use crate::error::RunnerError;
 use crate::guard::tree::start_ticks;
 
@@ -175,6 +175,7 @@ async fn sweep(lease: &Lease) -> Result<(), RunnerError> {
         tokio::time::sleep(LOOK_SPACING).await;
     }
     subnets().give_all(&lease.project);
+    keep::forget(&lease.run_id);
     drop(std::fs::remove_dir_all(&lease.work));
     Ok(())
 }
@@ -200,6 +201,7 @@ pub async fn collect(
             Fate::Goes(why) => {
                 let removed = gc::remove(engine, &found.run_id).await.map_err(environment)?;
                 subnets().give_all(&found.project);
+                keep::forget(&found.run_id);
                 let left = if removed.left.is_empty() {
                     String::new()
                 } else {
@@ -207,6 +209,14 @@ pub async fn collect(
                 };
                 lines.push(format!("removed {name}: {why}{left}"));
             }
+        }
+    }
+    for path in keep::outdated(clock::unix_s()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if dry_run {
+            lines.push(format!("would remove the keys of the kept run {name}"));
+        } else if std::fs::remove_dir_all(&path).is_ok() {
+            lines.push(format!("removed the keys of the kept run {name}"));
         }
     }
     Ok(lines)

@@ -5,6 +5,7 @@
 
 mod act;
 pub mod image;
+pub mod keep;
 pub mod lease;
 pub mod observe;
 pub mod project;
@@ -26,6 +27,7 @@ use compose_engine::exec::Up;
 use compose_engine::ledger::Ledger;
 use compose_engine::model::PullPolicy;
 use compose_engine::plan::Plan;
+use compose_engine::preflight::clock_again;
 use compose_engine::queue::Place;
 use compose_engine::subnet::Leases;
 use compose_engine::target::Target;
@@ -142,6 +144,8 @@ pub struct Compose {
     standing: Option<Standing>,
     down: Down,
     loadgen: Option<watch::Loadgen>,
+    /// What was found about the engine's clock since the start.
+    clock: Option<String>,
 }
 
 impl std::fmt::Debug for Compose {
@@ -183,7 +187,7 @@ impl Compose {
     /// Nothing is started yet.
     #[must_use]
     pub fn new(choice: Choice) -> Self {
-        Self { choice, standing: None, down: Down::default(), loadgen: None }
+        Self { choice, standing: None, down: Down::default(), loadgen: None, clock: None }
     }
 
     async fn end(&mut self, context: &mut Context<'_>) -> Result<(), RunnerError> {
@@ -191,15 +195,14 @@ impl Compose {
         self.loadgen = None;
         let run = standing.target.mark.run_id.clone();
         if self.choice.compose.keep {
-            let project = &standing.target.project;
-            let text = format!(
-                "project {project} stays up for {} h: docker ps --filter label=com.docker.compose.project={project}; \
-                 gateway at {}; `runner gc` removes it after that",
-                KEEP_S / 3_600,
-                start::address_of(&standing.up, "gateway", project::SERVICE_PORT).unwrap_or_default()
-            );
-            context.dispatcher.view.line(&text);
-            context.dispatcher.log(EventKind::Note { text })?;
+            let gateway = start::address_of(&standing.up, "gateway", project::SERVICE_PORT);
+            let gateway = gateway.unwrap_or_else(|| "no address".to_owned());
+            for text in keep::told(&standing.target, &gateway, self.choice.compose.engine.as_deref()) {
+                context.dispatcher.view.line(&text);
+                context.dispatcher.log(EventKind::Note { text })?;
+            }
+            // Its networks stand, and what stands is seen by whoever looks for a free one: no lease has to outlive the runner.
+            standing.leases.give_all(&standing.target.project);
             standing.lease.release();
             return Ok(());
         }
@@ -269,7 +272,10 @@ impl Provider for Compose {
         running: &'a Running,
         context: &'a mut Context<'_>,
     ) -> Step<'a, Vec<ProcessIdentity>> {
-        Box::pin(async move { self.identities(running, context).await })
+        Box::pin(async move {
+            self.check_clock(context).await;
+            self.identities(running, context).await
+        })
     }
 
     fn act<'a>(
@@ -311,7 +317,12 @@ impl Provider for Compose {
     }
 
     fn collect_logs<'a>(&'a mut self, context: &'a mut Context<'_>) -> Step<'a, Vec<Missing>> {
-        Box::pin(async move { self.evidence(context).await })
+        Box::pin(async move {
+            self.check_clock(context).await;
+            let mut missing = self.evidence(context).await;
+            missing.extend(self.clock.take().map(|why| Missing { what: "engine/clock".to_owned(), why }));
+            missing
+        })
     }
 
     fn stop<'a>(&'a mut self, context: &'a mut Context<'_>) -> Step<'a, Result<(), RunnerError>> {
@@ -350,6 +361,15 @@ const fn launch_name() -> &'static str {
 }
 
 impl Compose {
+    /// Compares the engine's clock with ours at every snapshot: one that was right at the start may be set, or drift.
+    /// The first difference is kept as a gap of the evidence.
+    async fn check_clock(&mut self, context: &mut Context<'_>) {
+        let Some(standing) = self.standing.as_ref().filter(|_| self.clock.is_none()) else { return };
+        // What ends the dispatcher ends the step that asked, too.
+        let looked = context.dispatcher.through(clock_again(&standing.engine)).await;
+        self.clock = looked.ok().flatten();
+    }
+
     /// The engine's process ids are this machine's: the engine is a local one.
     async fn identities(&mut self, running: &Running, context: &Context<'_>) -> Vec<ProcessIdentity> {
         let mut identities = launch::identities(running, context);

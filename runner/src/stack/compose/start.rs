@@ -29,7 +29,7 @@ use serde_json::json;
 use super::lease::{self, Held};
 use super::observe;
 use super::project::{self, CONTROL_PORT, Folders, POSTGRES, SERVICE_PORT, postgres_urls};
-use super::{Compose, EXPIRY_S, KEEP_S, Standing, connect, environment, image, watch};
+use super::{Compose, EXPIRY_S, KEEP_S, Standing, connect, environment, image, keep, watch};
 use crate::collect::ask::Ask;
 use crate::collect::counters::Counters;
 use crate::collect::snapshot::{Mocks, OpenaiControl};
@@ -78,6 +78,11 @@ pub fn programs(resolved: &Resolved, choice: &Choice) -> Vec<&'static str> {
         programs.push("ref-router");
     }
     programs
+}
+
+/// Whether a service runs an image of the user's.
+pub(super) fn is_foreign(target: &Target, service: &str) -> bool {
+    foreign_image(target, service).is_some()
 }
 
 /// The image of a service that is none of ours.
@@ -192,8 +197,11 @@ impl Compose {
         for text in lease::collect(&engine, false).await? {
             context.dispatcher.log(EventKind::Note { text })?;
         }
-        let folders = self.lay_images(context)?;
         let run_id = context.dir.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut folders = self.lay_images(context)?;
+        if self.choice.compose.keep {
+            folders.private = keep::make(&run_id)?;
+        }
         let target = target(resolved, &self.choice, &keys, &folders, &run_id)?;
         for text in left_out(&about, &target) {
             context.dispatcher.log(EventKind::Note { text })?;
