@@ -85,6 +85,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn keys_lie_in_a_new_folder_of_this_user_alone_until_their_run_goes() {
+        use std::os::unix::fs::PermissionsExt;
+        let run = format!("unit-test-{}", std::process::id());
+        let path = make(&run).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(make(&run).is_err(), "what somebody else made is not taken");
+        std::fs::write(path.join("key"), "k").unwrap();
+        forget(&run);
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn keys_go_when_their_time_is_over_and_not_before() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("run-1")).unwrap();

@@ -199,7 +199,7 @@ impl Compose {
         }
         let run_id = context.dir.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut folders = self.lay_images(context)?;
-        if self.choice.compose.keep {
+        if self.choice.compose.keep && project::is_real(&self.choice) {
             folders.private = keep::make(&run_id)?;
         }
         let target = target(resolved, &self.choice, &keys, &folders, &run_id)?;
