@@ -25,25 +25,27 @@ mod planted {
         }
     }
 
-    /// Whether this defect is planted and its turn has come; then the log says so, for the self-test to count.
-    fn acts(defect: Defect, turn: bool) -> bool {
+    /// Whether this defect is planted and its turn has come; then the log says so and on which request, if on one, for
+    /// the self-test to read.
+    fn acts(defect: Defect, turn: bool, request: Option<&str>) -> bool {
         let acts = PLANTED.get() == Some(&defect) && turn;
         if acts {
-            eprintln!("planted defect took effect");
+            let on = request.map(|id| format!(" request={id}")).unwrap_or_default();
+            eprintln!("planted defect took effect{on}");
         }
         acts
     }
 
     pub(crate) fn queued(queued: u64, ended: u64) -> u64 {
-        if acts(Defect::StuckQueue, ended > 0) { queued.max(1) } else { queued }
+        if acts(Defect::StuckQueue, ended > 0, None) { queued.max(1) } else { queued }
     }
 
-    pub(crate) fn forgets_hit(call: u64) -> bool {
-        acts(Defect::ForgottenHit, call.is_multiple_of(3))
+    pub(crate) fn forgets_hit(call: u64, request: Option<&str>) -> bool {
+        acts(Defect::ForgottenHit, call.is_multiple_of(3), request)
     }
 
     pub(crate) fn hides_node(position: usize, nodes: usize) -> bool {
-        acts(Defect::HiddenNode, position + 1 == nodes)
+        acts(Defect::HiddenNode, position + 1 == nodes, None)
     }
 }
 
@@ -53,7 +55,7 @@ mod planted {
         queued
     }
 
-    pub(crate) const fn forgets_hit(_call: u64) -> bool {
+    pub(crate) const fn forgets_hit(_call: u64, _request: Option<&str>) -> bool {
         false
     }
 

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "planted-defects")]
 use crate::logline::{Level, LogLine};
+#[cfg(feature = "planted-defects")]
+use crate::planted::On;
 
 /// Which program has a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,15 @@ pub const PLANTED: &[Planted] = &[
     gateway("hide-truncation", "a stream that broke off ends with the marker", &["A2", "A3"]),
     gateway("double-done", "every tenth stream ends with two markers", &["A2", "A3"]),
     gateway("wrong-shape", "every tenth JSON answer has no choices", &["A3", "A2", "A11"]),
+    gateway(
+        "cut-json",
+        "every tenth JSON answer ends in the middle, with a length that fits",
+        &["A3", "A2", "A11"],
+    ),
+    gateway("bad-utf8", "every twelfth stream has a byte that is no UTF-8", &["A3"]),
+    gateway("error-in-stream", "every tenth good stream has an error event before its marker", &["A3", "A2"]),
+    gateway("hold-answer", "the fortieth stream gets its content and never an end", &["A1", "A2", "A8"]),
+    gateway("forget-cancelled", "takes in no finish of a stream whose client has left", &["A6"]),
     gateway("cross-talk", "chunks of every twelfth stream bear another request's id", &["A3"]),
     gateway("reuse-nonce", "one step in ten has two contents", &["A4"]),
     gateway("nonce-back", "every other look at status shows an older nonce", &["A4"]),
@@ -60,7 +71,11 @@ pub const PLANTED: &[Planted] = &[
     host("double-validation", "publishes every validation under a second signature too", &["A5"]),
     host("ignore-lease", "validates what another replica has leased", &["A5"]),
     host("steal-lease", "takes over leases whose time has not passed", &["A5"]),
-    host("late-submit", "publishes after twice the lease's time, whoever owns it then", &["A5"]),
+    host(
+        "late-submit",
+        "publishes every third time after twice the lease's time, whoever owns it then",
+        &["A5"],
+    ),
     host("stale-replica", "shows diffs and statistics three steps late", &["A7"]),
     host("flip-balance", "shows a wrong state hash at multiples of 5", &["A7"]),
     host("rewritten-step", "shows another signature of the user at multiples of 7", &["A7"]),
@@ -71,12 +86,21 @@ pub const PLANTED: &[Planted] = &[
     host("unlocked-call", "calls a known node without an acquisition every fifth time", &["A11"]),
 ];
 
-/// Says in the program's log that a planted defect took effect; the self-test counts these lines.
+/// Says in the program's log that a planted defect took effect, and on what; the self-test reads these lines.
 #[cfg(feature = "planted-defects")]
-pub(crate) fn took_effect(defect: &impl clap::ValueEnum) {
+pub(crate) fn took_effect(defect: &impl clap::ValueEnum, on: On<'_>) {
     let value = defect.to_possible_value();
     let name = value.as_ref().map_or("", |value| value.get_name());
-    LogLine::new(Level::Info, "planted defect took effect").field("defect", name).emit();
+    let line = LogLine::new(Level::Info, "planted defect took effect").field("defect", name);
+    match on {
+        On::Body(body) => {
+            let text = String::from_utf8_lossy(body);
+            let marker = scenario::identity::find_marker(&text);
+            line.field("request", marker.map_or("", |marker| marker.id)).emit();
+        }
+        On::Nonce(escrow, nonce) => line.field("escrow", escrow).field("nonce", nonce).emit(),
+        On::Program => line.emit(),
+    }
 }
 
 #[cfg(test)]

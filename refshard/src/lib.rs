@@ -14,6 +14,7 @@ pub mod host;
 pub mod logline;
 pub mod metrics;
 pub mod personality;
+pub mod planted;
 pub mod ready;
 pub mod request_id;
 pub mod router;

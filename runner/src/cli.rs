@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use evidence::exit::Outcome;
 
 use crate::commands;
-use crate::commands::selftest::Layer;
+use crate::commands::catalogue::Layer;
 use crate::error::RunnerError;
 use crate::input::{Overrides, Setting};
 use crate::judge::Known;

@@ -409,7 +409,7 @@ impl Exchange {
         if class != ClientClass::Ok && record.bytes_in > 0 {
             record.excerpt = Some(answer::excerpt(&finished, &builder));
         }
-        record.client_class = class;
+        record.client_class = crate::defect::class_of(class, record.id.as_str());
         record.detail = detail;
         record.tokens = finished.tokens;
         record.response_body_id = finished.id.take();

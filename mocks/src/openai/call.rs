@@ -81,7 +81,7 @@ impl Witness for Call<'_> {
         let Some(rule) = self.rule.filter(|_| !self.hit) else { return };
         self.hit = true;
         let entry = &self.entry;
-        if crate::defects::forgets_hit(entry.call) {
+        if crate::defects::forgets_hit(entry.call, entry.request_id.as_deref()) {
             return;
         }
         self.pool.hit_log().push(|seq| Hit {

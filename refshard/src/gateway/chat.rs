@@ -20,6 +20,7 @@ use super::race::{self, Out, Request};
 use super::respond::{self, Answer};
 use super::settings::AccessMode;
 use crate::clock;
+use crate::planted::On;
 
 /// Frames that may wait for a slow client.
 const FRAMES_MAX: usize = 64;
@@ -257,6 +258,7 @@ async fn run(
     let escrow_id = escrow.id().to_owned();
     // July runs the race under an id of its own, which the client never sees (finding J20).
     let race_id = if gateway.is_july() { gateway.new_request_id() } else { id.clone() };
+    let asked = gateway.defect.keeps(&chat.body);
     let request = Request { id: race_id, chat, key, permit, out };
     tokio::spawn(race::run(gateway.clone(), escrow, request));
     if gateway.defect.is_slow(gateway.races.load(Ordering::Relaxed)) {
@@ -267,7 +269,7 @@ async fn run(
         Some(Out::Json(body)) => respond::with_type(StatusCode::OK, "application/json", body),
         Some(Out::Fail(status, body)) => {
             let answer = respond::of_escrow(respond::json_error(status, &body), &escrow_id);
-            let named = !gateway.defect.drops_id() && !gateway.is_july();
+            let named = !gateway.defect.drops_id(On::Body(&asked)) && !gateway.is_july();
             return if named { respond::of_request(answer, &id) } else { answer };
         }
         // A race says something before it ends; were it to panic, the client must still get an answer.

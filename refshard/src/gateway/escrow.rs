@@ -381,7 +381,8 @@ impl Escrow {
     /// What a host gets to see of a step: the step, unless a defect is planted.
     fn shown(&self, diff: &Diff, participant: &Participant) -> Diff {
         let executor = self.params.executor_slot(diff.nonce);
-        if !self.defect.reuses_nonce(diff.nonce) || self.by_slot[executor as usize] == *participant {
+        if !self.defect.reuses_nonce(self.id(), diff.nonce) || self.by_slot[executor as usize] == *participant
+        {
             return diff.clone();
         }
         let mut txs = decode_diff(&diff.txs.0).map(|content| content.txs).unwrap_or_default();
@@ -466,6 +467,10 @@ impl Escrow {
     pub fn absorb(&self, mempool: &[Base64]) {
         for entry in mempool {
             if let Ok(DevshardTx { tx: Some(tx) }) = decode_tx(&entry.0) {
+                if matches!(&tx, Tx::FinishInference(finish) if self.defect.forgets(self.id(), finish.inference_id))
+                {
+                    continue;
+                }
                 self.propose(tx);
             }
         }

@@ -7,13 +7,14 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::Gateway;
-use super::accounting::Found;
+use super::accounting::{Found, RequestRow};
 use super::escrow::Escrow;
 use super::http::Incoming;
 use super::respond::{self, Answer};
 use super::store::Registered;
 use super::{shapes, sync};
 use crate::clock;
+use crate::planted::On;
 use crate::state::Session;
 
 /// `GET /v1/status`: of the only escrow, or of the gateway.
@@ -84,19 +85,25 @@ pub async fn route(
     }
 }
 
+/// The nonce by which a planted defect of a row is known.
+fn first<'e>(escrow: &'e Escrow, row: &RequestRow) -> On<'e> {
+    row.attempts.first().map_or(On::Program, |attempt| On::Nonce(escrow.id(), attempt.nonce))
+}
+
 fn request(gateway: &Gateway, escrow: &Escrow, id: &str) -> Answer {
     let found = match gateway.accounting.find(id, escrow.id()) {
         Ok(found) => found,
         Err(error) => return respond::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     };
-    let hidden = |found: &Found| matches!(found, Found::Race(row) if gateway.defect.hides(&row.outcome));
+    let hidden = |found: &Found| matches!(found, Found::Race(row) if gateway.defect.hides(&row.outcome, first(escrow, row)));
     let planted = |found: Found| match found {
         Found::Race(mut row) => {
             for attempt in &mut row.attempts {
-                if gateway.defect.names_foreign_host(&row.outcome) {
+                let on = On::Nonce(escrow.id(), attempt.nonce);
+                if gateway.defect.names_foreign_host(&row.outcome, on) {
                     "gonka1nobody".clone_into(&mut attempt.participant_key);
                 }
-                if gateway.defect.shows_future_nonce(attempt.nonce) {
+                if gateway.defect.shows_future_nonce(escrow.id(), attempt.nonce) {
                     attempt.nonce += 1_000_000;
                 }
             }

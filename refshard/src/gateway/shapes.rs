@@ -14,6 +14,7 @@ use super::escrow::Escrow;
 use super::store::Registered;
 use super::sync::quorum;
 use crate::clock;
+use crate::planted::On;
 use crate::state::{Inference, Session};
 
 /// Unix nanoseconds as RFC 3339 with nanoseconds.
@@ -30,7 +31,8 @@ pub fn time_of(unix_ns: u64) -> String {
 pub fn status(gateway: &Gateway, escrow: &Escrow) -> Value {
     let view = gateway.gate.view();
     let config = serde_json::to_value(&escrow.params.config).expect("settings are plain data");
-    let back = u64::from(gateway.defect.shows_nonce_back());
+    let shown = escrow.with_state(|state| state.nonce().saturating_sub(1));
+    let back = u64::from(gateway.defect.shows_nonce_back(On::Nonce(escrow.id(), shown)));
     let mut status = escrow.with_state(|state| {
         json!({
             "escrow_id": escrow.id(),

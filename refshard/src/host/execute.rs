@@ -16,6 +16,7 @@ use super::session::HostSession;
 use super::track::Terminal;
 use crate::clock;
 use crate::personality::Personality;
+use crate::planted::On;
 use crate::signing::sha256;
 use crate::transport::{Payload, REQUEST_ID_HEADER};
 
@@ -37,6 +38,13 @@ pub struct Job<'a> {
     pub request_id: &'a str,
 }
 
+impl Job<'_> {
+    /// What a planted defect of this work takes effect on.
+    fn planted_on(&self) -> On<'_> {
+        On::Nonce(&self.session.params.escrow_id, self.id)
+    }
+}
+
 /// Executes, relays, stores the payload, proposes the finish, in this order.
 ///
 /// # Errors
@@ -45,11 +53,14 @@ pub async fn execute(job: &Job<'_>, frames: &mut Frames) -> Result<(), Terminal>
     let Job { host, session, id, payload, request_id } = *job;
     let body = execution_body(&payload.prompt.0, id, &host.nodes.settings().logprobs_mode)
         .map_err(|error| Terminal::orphan("modify_request_err", "runtime.execute", error.to_string()))?;
-    if host.defect.leaves_receipt(&host.occasions) {
+    if host.defect.leaves_receipt(&host.occasions, job.planted_on()) {
         return Err(Terminal::orphan("process_response_err", "runtime.execute", "not executed".to_owned()));
     }
-    let unlocked =
-        host.defect.calls_unlocked(&host.occasions).then(|| host.nodes.recall_unlocked()).flatten();
+    let unlocked = host
+        .defect
+        .calls_unlocked(&host.occasions, job.planted_on())
+        .then(|| host.nodes.recall_unlocked())
+        .flatten();
     let call = Call { host, path: "execute", model: &payload.model, body: &body, request_id };
     let response = call.run(unlocked).await?;
     let rewritten = format!("devshard-{}-{id}", session.params.escrow_id);
@@ -88,7 +99,7 @@ fn publish(job: &Job<'_>, answer: &Answer) -> Result<(), Terminal> {
     host.store
         .add_payload(escrow_id, id, &payload.prompt.0, &answer.stored)
         .map_err(|error| Terminal::orphan("payload_store_err", "runtime.execute", error.to_string()))?;
-    if host.defect.drops_finish(&host.occasions) {
+    if host.defect.drops_finish(&host.occasions, job.planted_on()) {
         return Ok(());
     }
     propose_foreign(job, answer);
@@ -113,7 +124,9 @@ fn publish(job: &Job<'_>, answer: &Answer) -> Result<(), Terminal> {
 
 /// A second finish under another session's name, when that defect is planted; else nothing.
 fn propose_foreign(job: &Job<'_>, answer: &Answer) {
-    let Some(escrow_id) = job.host.defect.foreign_escrow(&job.host.occasions) else { return };
+    let Some(escrow_id) = job.host.defect.foreign_escrow(&job.host.occasions, job.planted_on()) else {
+        return;
+    };
     let finish = MsgFinishInference {
         inference_id: job.id,
         response_hash: sha256(&answer.stored).to_vec(),

@@ -33,13 +33,14 @@ pub fn diffs(host: &Host, session: &HostSession, query: &Query) -> Result<Value,
     let mut records =
         host.store.diffs(&session.params.escrow_id, from, to.min(shown)).map_err(|error| internal(&error))?;
     for record in &mut records {
-        if host.defect.rewrites_step(record.diff.nonce)
+        if host.defect.rewrites_step(&session.params.escrow_id, record.diff.nonce)
             && let Some(first) = record.diff.user_sig.0.first_mut()
         {
             *first ^= 1;
         }
         let hash = std::mem::take(&mut record.state_hash.0);
-        record.state_hash = Base64(host.defect.shown_hash(record.diff.nonce, hash, host.signer.address()));
+        let (escrow, nonce) = (&session.params.escrow_id, record.diff.nonce);
+        record.state_hash = Base64(host.defect.shown_hash(escrow, nonce, hash, host.signer.address()));
     }
     Ok(plain(&records))
 }

@@ -54,6 +54,7 @@ async fn again(host: &Arc<Host>, lease: Lease) {
             .field("inference", lease.work.inference_id)
     };
     line("devshardd: validation lease taken over").emit();
+    host.defect.took_over(&lease.work.escrow_id, lease.work.inference_id);
     let session = host.session(&lease.work.escrow_id);
     if let Some(session) = &session {
         // The opinion may have been given by the replica that held the lease.

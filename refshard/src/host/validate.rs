@@ -21,6 +21,7 @@ use super::session::{Candidate, HostSession};
 use crate::clock;
 use crate::logline::{Level, LogLine};
 use crate::personality::Personality;
+use crate::planted::On;
 use crate::signing::{sha256, signer_of};
 use crate::state::{Inference, Status};
 use crate::transport::{PayloadResponse, REQUEST_ID_HEADER};
@@ -99,7 +100,7 @@ async fn claim(host: &Host, session: &HostSession, id: u64) -> Claim {
     let work = Work { epoch_id, escrow_id: session.params.escrow_id.clone(), inference_id: id };
     match leases.acquire(&work).await {
         Ok(Some(lease)) => Claim::Ours(Some(lease)),
-        Ok(None) if host.defect.ignores_leases() => Claim::Ours(None),
+        Ok(None) if host.defect.ignores_leases(On::Nonce(&session.params.escrow_id, id)) => Claim::Ours(None),
         Ok(None) => Claim::Others,
         Err(error) => Claim::Unknown(error.to_string()),
     }
@@ -197,7 +198,7 @@ async fn submit(
     let (Some(leases), Some(lease)) = (&host.leases, lease) else {
         return publish(host, session, candidate, valid);
     };
-    if host.defect.submits_late() {
+    if host.defect.submits_late(&host.occasions, On::Nonce(&session.params.escrow_id, candidate.id)) {
         tokio::time::sleep(Duration::from_millis(2 * host.config.lease_ttl_ms)).await;
         publish(host, session, candidate, valid);
         return;
@@ -375,8 +376,11 @@ fn publish(host: &Arc<Host>, session: &Arc<HostSession>, candidate: &Candidate, 
         }
     };
     let signed = proposer_signed_bytes(&tx).unwrap_or_default();
-    let mut proposals = vec![with_signature(&tx, host.signer.sign(&signed))];
-    if let Some(second) = host.defect.second_signature(&host.signer, &signed) {
+    let planted = On::Nonce(&session.params.escrow_id, id);
+    let own = host.defect.own_signature(&host.signer, &signed);
+    let signature = own.unwrap_or_else(|| host.signer.sign(&signed));
+    let mut proposals = vec![with_signature(&tx, signature)];
+    if let Some(second) = host.defect.second_signature(&host.signer, &signed, planted) {
         proposals.push(with_signature(&tx, second));
     }
     for proposal in proposals {

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod analyze;
+pub mod catalogue;
 pub mod compare;
 pub mod gc;
 pub mod list;

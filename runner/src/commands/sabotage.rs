@@ -1,16 +1,19 @@
 //! Layer B of the self-test: a run whose programs are as they should be, disturbed from outside while it goes on. What
 //! the runner then says must be one of the catalogued endings; a pass is none of them unless the catalogue says so.
 
+use std::collections::BTreeSet;
 use std::io::BufRead as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use evidence::assertion::{AssertionId, Witness};
 use evidence::event::{Event, EventKind, Phase};
 use evidence::rundir::{EVENTS, LOGS, REQUESTS, RunReader};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::selftest::{Sabotage, Seen, seen};
+use super::catalogue::Sabotage;
+use super::selftest::{Seen, names, seen};
 use crate::clock::{self, Clock};
 use crate::error::RunnerError;
 
@@ -19,8 +22,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A run that takes longer hangs, and that is what is told.
 const LIMIT_US: u64 = 180_000_000;
 
-/// A pause of a service: long enough that nobody can take it for a slow answer.
-const PAUSE: Duration = Duration::from_secs(7);
+/// A pause of a service: long enough for three looks at its health that wait in vain, also on a busy machine.
+const PAUSE: Duration = Duration::from_secs(10);
 /// A part of ours that is frozen for so long: longer than `validity.loop_gap_max`.
 const FROZEN: Duration = Duration::from_secs(4);
 /// A tenth of the time: stopped for so long, then running for so long.
@@ -95,8 +98,23 @@ pub(super) fn judge(sabotage: &Sabotage, seen: &Seen) -> Option<String> {
     if !seen.code.is_some_and(|code| sabotage.codes.contains(&code)) {
         return Some(format!("one of the exit codes {:?} is due, but {}", sabotage.codes, told()));
     }
-    let absent = sabotage.fires.iter().find(|id| !seen.fired.contains_key(id));
-    absent.map(|id| format!("{id} did not fire: {}", told()))
+    let found: BTreeSet<String> = seen
+        .fired
+        .iter()
+        .flat_map(|(id, reasons)| reasons.iter().map(move |reason| format!("{id} {reason}")))
+        .collect();
+    if let Some(absent) = sabotage.reasons.iter().find(|due| !found.contains(*due)) {
+        return Some(format!("{absent} was not found: {}", told()));
+    }
+    let listed = |pair: &&String| sabotage.reasons.contains(pair) || sabotage.along.contains(pair);
+    if let Some(other) = found.iter().find(|pair| !listed(pair)) {
+        return Some(format!("{other} is in neither list: {}", told()));
+    }
+    let due = |(id, witness): &&(AssertionId, Witness)| {
+        sabotage.reasons.contains(&format!("{id} {}", witness.reason)) && !names(witness, &sabotage.names)
+    };
+    let stray = seen.witnesses.iter().find(due);
+    stray.map(|(id, witness)| format!("a witness of {id} names something else: {}", witness.message))
 }
 
 /// Starts the run, disturbs it, waits for its end.
@@ -294,10 +312,6 @@ fn moved(runner: &Path, sabotage: &Sabotage, results: &Path) -> Result<Seen, Run
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
-    use evidence::assertion::AssertionId;
-
     use super::*;
 
     #[test]
@@ -308,15 +322,31 @@ mod tests {
             scenario: String::new(),
             codes: vec![1],
             fires: vec![AssertionId::A9],
+            reasons: vec!["A9 ended".to_owned()],
+            along: vec!["A2 outside-expect".to_owned()],
+            names: vec!["host-1".to_owned()],
         };
-        let fired = |ids: &[AssertionId]| ids.iter().map(|id| (*id, BTreeSet::new())).collect();
-        let ended = |code, ids: &[AssertionId]| Seen { code, fired: fired(ids), ..Seen::default() };
-        assert_eq!(judge(&sabotage, &ended(Some(1), &[AssertionId::A2, AssertionId::A9])), None);
+        let a9 = (AssertionId::A9, "ended", "host-1");
+        let a2 = (AssertionId::A2, "outside-expect", "node-a");
+        let ended = |code, found: &[(AssertionId, &str, &str)]| {
+            let mut seen = Seen { code, ..Seen::default() };
+            for (id, reason, service) in found {
+                seen.fired.entry(*id).or_default().insert((*reason).to_owned());
+                let service = Some((*service).to_owned());
+                seen.witnesses.push((*id, Witness { service, ..Witness::new(reason, "") }));
+            }
+            seen
+        };
+        assert_eq!(judge(&sabotage, &ended(Some(1), &[a9, a2])), None);
         for other in [
             ended(Some(0), &[]),
-            ended(None, &[AssertionId::A9]),
-            ended(Some(1), &[AssertionId::A2]),
-            ended(Some(4), &[AssertionId::A9]),
+            ended(None, &[a9]),
+            ended(Some(1), &[a2]),
+            ended(Some(4), &[a9]),
+            ended(Some(1), &[(AssertionId::A9, "restarted", "host-1")]),
+            ended(Some(1), &[a9, (AssertionId::A9, "restarted", "host-1")]),
+            ended(Some(1), &[a9, (AssertionId::A2, "untouched-failed", "node-a")]),
+            ended(Some(1), &[(AssertionId::A9, "ended", "host-2")]),
         ] {
             assert!(judge(&sabotage, &other).is_some(), "{other:?}");
         }

@@ -1,8 +1,9 @@
 //! `runner selftest` (layers M and B of the catalogue in docs/assertions.md): runs scenarios against programs with one
 //! planted defect each, or while the surroundings of the run are sabotaged, and holds what fired against what must fire.
 //!
-//! A defect counts as found only when the set of failed assertions equals the expected set and a witness of the first
-//! one gives the expected reason. Two controls decide whether the self-test says anything at all: the same scenario
+//! A defect counts as found only when the set of failed assertions equals the expected set and every witness of the first
+//! one that gives the expected reason names what the defect was planted on: the request or nonce that the program itself
+//! says it spoilt, or where it can't say one the service or signal of the catalogue. Two controls decide whether the self-test says anything at all: the same scenario
 //! without a defect must pass, and the canary, a defect held against an empty expectation, must be reported as wrong.
 //! When a control misbehaves the whole is void.
 
@@ -15,25 +16,12 @@ use evidence::exit::Outcome;
 use evidence::rundir::{ASSERTIONS, LOGS, RunReader};
 use serde::{Deserialize, Serialize};
 
+use super::catalogue::{Catalogue, Defect, Layer, Planted, SELFTEST_VERSION, Sabotage};
 use crate::error::RunnerError;
 use crate::view::say;
 
-/// Format version of the catalogue and of the matrix.
-pub const SELFTEST_VERSION: u32 = 3;
-
 /// What a program with a planted defect writes into its log each time.
 const TOOK_EFFECT: &str = "planted defect took effect";
-
-/// A layer of the self-test that needs runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "UPPERCASE")]
-#[value(rename_all = "verbatim")]
-pub enum Layer {
-    /// Programs and scenarios with a planted defect.
-    M,
-    /// Sabotage of what surrounds a run.
-    B,
-}
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
@@ -54,130 +42,37 @@ pub struct Request {
     pub matrix: Option<PathBuf>,
 }
 
-/// `selftest/defects.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Catalogue {
-    /// Format version.
-    pub v: u32,
-    /// Scenario of the controls, a path from the repository's root.
-    pub twin: String,
-    /// Name of the defect that is the canary.
-    pub canary: String,
-    /// Defects of programs (layer M).
-    pub defects: Vec<Defect>,
-    /// Sabotage from outside (layer B).
-    pub sabotage: Vec<Sabotage>,
-    /// Defects and quiet twins of recorded runs (layer H): the tests of crate `verdict` write and prove them.
-    pub history: History,
+/// What a planted defect says that it took effect on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum On {
+    /// A load request.
+    Request(String),
+    /// Nonce or inference of an escrow.
+    Nonce(String, u64),
 }
 
-/// Layer H of the catalogue, for those who read it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct History {
-    /// A recorded run with one fact spoilt, and all that must fail.
-    pub defects: Vec<HistoryDefect>,
-    /// What looks like a defect and must pass.
-    pub twins: Vec<HistoryTwin>,
-    /// Evidence that is not enough: what must be unknown, and words that say so.
-    pub unknown: Vec<HistoryUnknown>,
-}
-
-/// A spoilt recorded run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HistoryDefect {
-    /// Its number in the catalogue, if it has one, and what is spoilt.
-    pub name: String,
-    /// All assertions that must fail, the one that it is for first.
-    pub fires: Vec<AssertionId>,
-    /// The reason of each.
-    pub reasons: Vec<String>,
-}
-
-/// A quiet twin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HistoryTwin {
-    /// Whose, and what looks wrong.
-    pub name: String,
-    /// The assertions that must stay quiet.
-    pub of: Vec<AssertionId>,
-}
-
-/// Evidence that is not enough.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HistoryUnknown {
-    /// What is missing.
-    pub name: String,
-    /// Words of the result.
-    pub says: String,
-}
-
-/// One planted defect.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Defect {
-    /// Name of the flag `--defect`, or of what the scenario itself plants.
-    pub name: String,
-    /// What it does, in words.
-    pub does: String,
-    /// Scenario under which it shows.
-    pub scenario: String,
-    /// Where it sits.
-    #[serde(default, skip_serializing_if = "Planted::in_program")]
-    pub planted: Planted,
-    /// All assertions that must fail, the one that it is for first.
-    pub fires: Vec<AssertionId>,
-    /// Reason that a witness of the first one must give; any of several. Without one that must fail: words that say
-    /// what is missing.
-    pub reasons: Vec<String>,
-    /// All assertions that must be unknown; only where none must fail.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<AssertionId>,
-}
-
-impl Defect {
-    /// The assertion that it is for.
-    fn first(&self) -> Option<AssertionId> {
-        self.fires.first().or(self.unknown.first()).copied()
+impl On {
+    /// Reads a line of a log in which a planted defect says that it took effect.
+    fn read(line: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let word = line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name));
+            word.map(|value| value.trim_matches('"').to_owned()).filter(|value| !value.is_empty())
+        };
+        if let Some(request) = field("request=") {
+            return Some(Self::Request(request));
+        }
+        Some(Self::Nonce(field("escrow=")?, field("nonce=")?.parse().ok()?))
     }
-}
 
-/// Where a defect sits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Planted {
-    /// In a program that is built with planted defects.
-    #[default]
-    Program,
-    /// In the scenario: its programs are as they should be.
-    Scenario,
-}
-
-impl Planted {
-    fn in_program(&self) -> bool {
-        *self == Self::Program
+    /// Whether a witness is about it. Node calls know no escrow.
+    fn is_of(&self, witness: &Witness) -> bool {
+        match self {
+            Self::Request(id) => witness.request_id.as_ref() == Some(id),
+            Self::Nonce(escrow, nonce) => {
+                witness.nonce == Some(*nonce) && witness.escrow.as_ref().is_none_or(|of| of == escrow)
+            }
+        }
     }
-}
-
-/// Sabotage of what surrounds a run, and what must come of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Sabotage {
-    /// Name, known to `commands::sabotage`.
-    pub name: String,
-    /// What it does, in words.
-    pub does: String,
-    /// Scenario that it disturbs.
-    pub scenario: String,
-    /// Exit codes that may come of it.
-    pub codes: Vec<i32>,
-    /// Assertions that must fail; others may, when a failure comes of it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub fires: Vec<AssertionId>,
 }
 
 /// `selftest/matrix.json`: what fired.
@@ -223,6 +118,10 @@ pub(super) struct Seen {
     pub(super) unknown: BTreeMap<AssertionId, Vec<String>>,
     /// Assertions with a witness that says neither what nor where.
     pub(super) vague: BTreeSet<AssertionId>,
+    /// Witnesses that were kept.
+    pub(super) witnesses: Vec<(AssertionId, Witness)>,
+    /// What planted defects say that they took effect on, as far as they know.
+    pub(super) on: BTreeSet<On>,
     pub(super) bundles: usize,
     /// Lines of the logs in which a planted defect says that it took effect.
     pub(super) effects: u64,
@@ -235,7 +134,7 @@ pub(super) struct Seen {
 /// [`RunnerError::Usage`] for a bad catalogue or a build without planted defects, [`RunnerError::Environment`] when
 /// runs can't be started.
 pub fn selftest(request: &Request) -> Result<Outcome, RunnerError> {
-    let catalogue = read(&request.catalogue)?;
+    let catalogue = Catalogue::read(&request.catalogue)?;
     let runner = runner(request.bin_dir.as_deref())?;
     let chosen = choose(&catalogue, request)?;
     let mut controls = twins(&catalogue, &chosen, &runner, request)?;
@@ -339,22 +238,6 @@ fn conclude(matrix: &Matrix, request: &Request) -> Result<Outcome, RunnerError> 
     Ok(if survivors == 0 { Outcome::Pass } else { Outcome::Fail })
 }
 
-fn read(path: &Path) -> Result<Catalogue, RunnerError> {
-    let usage = |why: String| RunnerError::Usage(format!("catalogue {}: {why}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
-    let catalogue: Catalogue = serde_json::from_str(&text).map_err(|error| usage(error.to_string()))?;
-    if catalogue.v != SELFTEST_VERSION {
-        return Err(usage(format!("`v` is {}, this build reads {SELFTEST_VERSION}", catalogue.v)));
-    }
-    if let Some(empty) = catalogue.defects.iter().find(|defect| defect.first().is_none()) {
-        return Err(usage(format!("{} names no assertion", empty.name)));
-    }
-    if !catalogue.defects.iter().any(|defect| defect.name == catalogue.canary) {
-        return Err(usage(format!("the canary {} is no defect of it", catalogue.canary)));
-    }
-    Ok(catalogue)
-}
-
 /// The runner of the build with planted defects; an ordinary one does not know the flag.
 fn runner(bin_dir: Option<&Path>) -> Result<PathBuf, RunnerError> {
     let own = std::env::current_exe()
@@ -416,6 +299,9 @@ fn judge(defect: &Defect, seen: &Seen) -> Option<String> {
     if !defect.reasons.iter().any(|reason| reasons.contains(reason)) {
         return Some(format!("{first} fired for {reasons:?}, not for {:?}", defect.reasons));
     }
+    if let Some(stray) = stray(defect, *first, seen) {
+        return Some(stray);
+    }
     if let Some(vague) = seen.vague.first() {
         return Some(format!("a witness of {vague} names neither a thing nor a place"));
     }
@@ -425,6 +311,26 @@ fn judge(defect: &Defect, seen: &Seen) -> Option<String> {
     let invalid_only = wanted.iter().all(|id| *id == AssertionId::V);
     let code = if invalid_only { Outcome::Invalid } else { Outcome::Fail }.code();
     (seen.code != Some(i32::from(code))).then(|| format!("exit code {:?} instead of {code}", seen.code))
+}
+
+/// A witness of the expected reason about something on which nothing was planted.
+fn stray(defect: &Defect, first: AssertionId, seen: &Seen) -> Option<String> {
+    let due =
+        |(id, witness): &&(AssertionId, Witness)| *id == first && defect.reasons.contains(&witness.reason);
+    let strange = |(_, witness): &&(AssertionId, Witness)| {
+        if seen.on.is_empty() {
+            !names(witness, &defect.names)
+        } else {
+            !seen.on.iter().any(|on| on.is_of(witness))
+        }
+    };
+    let (_, witness) = seen.witnesses.iter().filter(due).find(strange)?;
+    Some(format!("a witness of {first} is about something else than what was planted: {}", witness.message))
+}
+
+/// Whether a witness names one of these services, signals or limits.
+pub(super) fn names(witness: &Witness, wanted: &[String]) -> bool {
+    [&witness.service, &witness.subject].into_iter().flatten().any(|name| wanted.contains(name))
 }
 
 /// Nothing must fail: exactly these are unknown and say why, or the run passes.
@@ -476,23 +382,31 @@ pub(super) fn seen(results: &Path, before: &[String], code: Option<i32>, text: S
                 if result.witnesses.iter().any(is_vague) {
                     seen.vague.insert(result.id);
                 }
-                let reasons = result.witnesses.into_iter().map(|witness| witness.reason).collect();
+                let reasons = result.witnesses.iter().map(|witness| witness.reason.clone()).collect();
                 seen.fired.insert(result.id, reasons);
+                seen.witnesses.extend(result.witnesses.into_iter().map(|witness| (result.id, witness)));
             }
             Status::Unknown => drop(seen.unknown.insert(result.id, result.missing)),
             Status::Pass | Status::NotApplicable => {}
         }
     }
     seen.bundles = std::fs::read_dir(dir.join("failures")).map_or(0, Iterator::count);
-    seen.effects = effects(&dir.join(LOGS));
+    for line in effects(&dir.join(LOGS)) {
+        seen.effects += 1;
+        seen.on.extend(On::read(&line));
+    }
     seen
 }
 
-/// How often a planted defect says in the logs of a run that it took effect.
-fn effects(logs: &Path) -> u64 {
+/// The lines of the logs of a run in which a planted defect says that it took effect.
+fn effects(logs: &Path) -> Vec<String> {
     let files = std::fs::read_dir(logs).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| std::fs::read(file.path()).ok());
-    texts.map(|text| String::from_utf8_lossy(&text).matches(TOOK_EFFECT).count() as u64).sum()
+    texts.flat_map(|text| took_effect(&String::from_utf8_lossy(&text))).collect()
+}
+
+fn took_effect(text: &str) -> Vec<String> {
+    text.lines().filter_map(|line| Some(line.split_once(TOOK_EFFECT)?.1.to_owned())).collect()
 }
 
 /// A witness names a request, nonce, service or signal, and a file where it can be seen.
@@ -510,8 +424,13 @@ mod tests {
 
     fn seen(fired: &[(AssertionId, &str)], code: i32) -> Seen {
         let one = |(id, reason): &(AssertionId, &str)| (*id, BTreeSet::from([(*reason).to_owned()]));
+        let about = |(id, reason): &(AssertionId, &str)| {
+            (*id, Witness { request_id: Some("s-1-000007".to_owned()), ..Witness::new(reason, "") })
+        };
+        let witnesses = fired.iter().map(about).collect();
         let fired = fired.iter().map(one).collect();
-        Seen { code: Some(code), fired, bundles: 1, effects: 1, ..Seen::default() }
+        let on = BTreeSet::from([On::Request("s-1-000007".to_owned())]);
+        Seen { code: Some(code), fired, witnesses, on, bundles: 1, effects: 1, ..Seen::default() }
     }
 
     fn defect(fires: &[AssertionId], reasons: &[&str]) -> Defect {
@@ -523,6 +442,7 @@ mod tests {
             fires: fires.to_vec(),
             reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
             unknown: Vec::new(),
+            names: Vec::new(),
         }
     }
 
@@ -539,11 +459,35 @@ mod tests {
             seen(&[(A3, "repeated-done")], 4),
             Seen { bundles: 0, ..seen(&[(A3, "repeated-done")], 1) },
             Seen { effects: 0, ..seen(&[(A3, "repeated-done")], 1) },
+            Seen {
+                on: BTreeSet::from([On::Request("other".to_owned())]),
+                ..seen(&[(A3, "repeated-done")], 1)
+            },
+            Seen { on: BTreeSet::new(), ..seen(&[(A3, "repeated-done")], 1) },
             Seen { vague: BTreeSet::from([A3]), ..seen(&[(A3, "repeated-done")], 1) },
         ] {
             assert!(judge(&wanted, &other).is_some(), "{other:?}");
         }
         assert_eq!(judge(&defect(&[V], &["mock-saturated"]), &seen(&[(V, "mock-saturated")], 3)), None);
+    }
+
+    #[test]
+    fn a_witness_must_be_about_what_was_planted() {
+        let said = took_effect(
+            "x\nmsg=\"[dev] planted defect took effect\" defect=d escrow=12 nonce=7\n\
+             planted defect took effect request=s-1-000007\nplanted defect took effect\n",
+        );
+        let on: Vec<Option<On>> = said.iter().map(|line| On::read(line)).collect();
+        let (nonce, request) = (On::Nonce("12".to_owned(), 7), On::Request("s-1-000007".to_owned()));
+        assert_eq!(on, [Some(nonce.clone()), Some(request.clone()), None]);
+        let mut witness = Witness::new("r", "");
+        assert!(!nonce.is_of(&witness) && !request.is_of(&witness));
+        witness.nonce = Some(7);
+        assert!(nonce.is_of(&witness), "a call at a node knows no escrow");
+        witness.escrow = Some("13".to_owned());
+        assert!(!nonce.is_of(&witness));
+        witness.service = Some("host-1".to_owned());
+        assert!(names(&witness, &["host-1".to_owned()]) && !names(&witness, &["host-2".to_owned()]));
     }
 
     #[test]

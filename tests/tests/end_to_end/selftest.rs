@@ -119,7 +119,7 @@ fn the_runner_plants_every_defect_that_the_programs_have() {
     theirs.extend(offered("ref-host", &["-h"]));
     theirs.extend(offered("mock-openai", &["-h"]));
     // Loadgen's command line has no room for a flag: it reads a variable.
-    theirs.push("lost-records".to_owned());
+    theirs.extend(["lost-records", "wrong-class"].map(str::to_owned));
     let mut ours = offered("runner", &["run", "-h"]);
     theirs.sort();
     ours.sort();
@@ -142,6 +142,22 @@ fn words(value: &Value) -> Vec<String> {
     all.iter().map(|word| word.as_str().map_or_else(|| word.to_string(), str::to_owned)).collect()
 }
 
+fn quoted(value: &Value) -> Vec<String> {
+    words(value).iter().map(|word| format!("`{word}`")).collect()
+}
+
+/// What must be found is of the assertions that must fail, and of each of them something.
+#[test]
+fn the_reasons_of_a_sabotage_are_those_of_its_assertions() {
+    for sabotage in catalogue()["sabotage"].as_array().unwrap() {
+        let of = |pair: &String| pair.split(' ').next().unwrap().to_owned();
+        let due: BTreeSet<String> = words(&sabotage["reasons"]).iter().map(of).collect();
+        let fires: BTreeSet<String> = words(&sabotage["fires"]).into_iter().collect();
+        assert_eq!(due, fires, "{sabotage}");
+        assert_eq!(fires.is_empty(), words(&sabotage["names"]).is_empty(), "{sabotage}");
+    }
+}
+
 fn section() -> String {
     let catalogue = catalogue();
     let mut text = format!(
@@ -149,7 +165,9 @@ fn section() -> String {
          end_to_end the_table` writes it anew).\n\n### Layer M: programs and scenarios\n\n`runner selftest` runs each on a build \
          with planted defects; it counts as found only when exactly these assertions fail,\nthe first one for one of \
          these reasons (or when exactly these are unknown, with these words), every witness names a thing\nand a place, \
-         and there is a bundle.\n\n| Defect | What it does | Must fail | Reason |\n|---|---|---|---|\n"
+         and there is a bundle. Every witness of such a reason must be about what was planted: the request or nonce\n\
+         that the program itself says it spoilt, else the name in the last column.\n\n\
+         | Defect | What it does | Must fail | Reason | Names |\n|---|---|---|---|---|\n"
     );
     for defect in catalogue["defects"].as_array().unwrap() {
         let reasons: Vec<String> = words(&defect["reasons"]).iter().map(|word| format!("`{word}`")).collect();
@@ -157,17 +175,21 @@ fn section() -> String {
         let unknown = words(&defect["unknown"]).join(", ");
         let due = if fires.is_empty() { format!("{unknown} unknown") } else { fires };
         let (name, does) = (defect["name"].as_str().unwrap(), defect["does"].as_str().unwrap());
-        text.push_str(&format!("| `{name}` | {does} | {due} | {} |\n", reasons.join(" or ")));
+        let names = quoted(&defect["names"]).join(" or ");
+        text.push_str(&format!("| `{name}` | {does} | {due} | {} | {names} |\n", reasons.join(" or ")));
     }
     text.push_str(
         "\n### Layer B: what surrounds a run\n\n`runner selftest --layer B` disturbs a run whose programs are as they \
-         should be. A pass is right only where it is listed (0).\n\n| Sabotage | What it does | Exit codes | Must fail \
-         |\n|---|---|---|---|\n",
+         should be. A pass is right only where it is listed (0).\nEach of the reasons that must be found is, and names what \
+         was disturbed; nothing is found beside them and those that may\ncome along, as chance puts a request in its \
+         way.\n\n| Sabotage | What it does | Exit codes | Must be found | May come along | Names |\n\
+         |---|---|---|---|---|---|\n",
     );
     for sabotage in catalogue["sabotage"].as_array().unwrap() {
         let (name, does) = (sabotage["name"].as_str().unwrap(), sabotage["does"].as_str().unwrap());
-        let (codes, fires) = (words(&sabotage["codes"]).join(", "), words(&sabotage["fires"]).join(", "));
-        text.push_str(&format!("| `{name}` | {does} | {codes} | {fires} |\n"));
+        let codes = words(&sabotage["codes"]).join(", ");
+        let [due, along, names] = ["reasons", "along", "names"].map(|key| quoted(&sabotage[key]).join(", "));
+        text.push_str(&format!("| `{name}` | {does} | {codes} | {due} | {along} | {names} |\n"));
     }
     text.push_str(
         "\n### Layer H: recorded runs\n\nThe tests of crate `verdict` spoil single facts of a recorded good run, at \

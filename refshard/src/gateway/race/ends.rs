@@ -27,6 +27,10 @@ impl Race {
     /// The winner is complete. What the client may rely on after its last byte is done before that byte: a free
     /// place, the outcome unless losers still run, and the cached answer.
     pub(super) async fn deliver(&mut self, place: usize) {
+        if self.chat.stream && self.gateway.defect.holds_answer(self.planted_on()) {
+            self.gateway.count_race(self, Outcome::Success);
+            std::future::pending::<()>().await;
+        }
         self.outcome = Some(Outcome::Success);
         self.held = None;
         if self.live() == 0 {
@@ -41,14 +45,18 @@ impl Race {
         let document = document.map(|document| self.planted_shape(document));
         match document {
             None if self.done_sent => {}
-            Some(_) if self.gateway.defect.times_out(self.number) => {
+            Some(_) if self.gateway.defect.times_out(self.number, self.planted_on()) => {
                 let body = error_body("inference: no non-empty response within the allowed time");
                 self.send(Out::Fail(StatusCode::GATEWAY_TIMEOUT, body)).await;
             }
             Some(document) => self.send(Out::Json(document)).await,
             None => {
+                if self.gateway.defect.adds_error(self.number, self.planted_on()) {
+                    let event = format!("data: {}\n\n", error_body("inference: went wrong after all"));
+                    self.send(Out::Frame(event.into())).await;
+                }
                 self.send(Out::Frame(done.clone())).await;
-                if self.gateway.defect.repeats_done(self.number) {
+                if self.gateway.defect.repeats_done(self.number, self.planted_on()) {
                     self.send(Out::Frame(done)).await;
                 }
             }
@@ -101,7 +109,7 @@ impl Race {
         self.held = None;
         self.attempt_line("winner_failed_after_content", place).field("error", &message).emit();
         self.line("request_failed").field("error", &message).emit();
-        if self.gateway.defect.hides_truncation() && !self.done_sent {
+        if self.gateway.defect.hides_truncation(self.planted_on()) && !self.done_sent {
             self.frame(Bytes::from_static(DONE)).await;
         } else if self.done_sent {
             self.line("proxy_gateway_error_after_done_suppressed").field("error", &message).emit();
@@ -179,6 +187,9 @@ impl Race {
     }
 
     pub(super) async fn frame(&mut self, frame: Bytes) {
+        if let (Some(place), true) = (self.winner, self.out.as_ref().is_none_or(mpsc::Sender::is_closed)) {
+            self.gateway.defect.client_left(self.escrow.id(), self.nonce_of(place));
+        }
         if self.written.len() <= CACHED_MAX {
             self.written.extend_from_slice(&frame);
         }
@@ -187,7 +198,10 @@ impl Race {
 
     /// The answer as it is, unless its shape is a planted defect.
     fn planted_shape(&self, document: Bytes) -> Bytes {
-        if !self.gateway.defect.breaks_shape() {
+        if self.gateway.defect.cuts_json(self.planted_on()) {
+            return document.slice(..document.len() / 2);
+        }
+        if !self.gateway.defect.breaks_shape(self.planted_on()) {
             return document;
         }
         let mut value: Value = serde_json::from_slice(&document).unwrap_or_default();
@@ -221,10 +235,10 @@ impl Race {
         let winner_nonce = winner.map_or(0, |place| self.nonce_of(place));
         self.gateway.count_race(self, outcome);
         self.teach(outcome == Outcome::Success);
-        if outcome == Outcome::Success && self.gateway.defect.records_failed(self.number) {
+        if outcome == Outcome::Success && self.gateway.defect.records_failed(self.number, self.planted_on()) {
             outcome = Outcome::Failed;
         }
-        if !self.gateway.defect.loses_outcome(self.number) {
+        if !self.gateway.defect.loses_outcome(self.number, self.planted_on()) {
             let end = (outcome, self.decision, winner_nonce);
             let ended = self.gateway.accounting.end(&self.id, self.escrow.id(), end, clock::unix_ns());
             if let Err(error) = ended {

@@ -29,6 +29,7 @@ use super::respond::error_body;
 use super::settings::Redundancy;
 use super::timeouts;
 use crate::clock;
+use crate::planted::On;
 
 /// What the client's handler gets to hear.
 #[derive(Debug)]
@@ -175,6 +176,11 @@ pub async fn run(gateway: Arc<Gateway>, escrow: Arc<Escrow>, request: Request) {
 }
 
 impl Race {
+    /// What a planted defect of this race takes effect on.
+    fn planted_on(&self) -> On<'_> {
+        On::Body(&self.chat.body)
+    }
+
     fn line(&self, stage: &str) -> Line {
         Line::request(&self.id, stage).field("escrow", self.escrow.id())
     }
@@ -199,7 +205,7 @@ impl Race {
             self.fail(StatusCode::INTERNAL_SERVER_ERROR, body).await;
             return false;
         }
-        if self.gateway.defect.fails(self.number) {
+        if self.gateway.defect.fails(self.number, self.planted_on()) {
             self.outcome = Some(Outcome::Failed);
             let body = error_body("inference: no non-probe attempt finished");
             self.settle();

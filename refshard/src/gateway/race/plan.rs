@@ -140,9 +140,16 @@ impl Race {
         self.attempts.iter().position(|attempt| attempt.no_winner && attempt.succeeded())
     }
 
-    /// A chunk as it is, unless another request's id is a planted defect.
+    /// A chunk as it is, unless another request's id or a broken letter is a planted defect.
     pub(super) fn planted_talk(&self, place: usize, frame: axum::body::Bytes) -> axum::body::Bytes {
-        if !self.gateway.defect.crosses_talk(self.number) {
+        const TEXT: &[u8] = b"\"content\":\"";
+        if let Some(at) = frame.windows(TEXT.len()).position(|window| window == TEXT)
+            && self.gateway.defect.breaks_text(self.number, self.planted_on())
+        {
+            let (head, tail) = frame.split_at(at + TEXT.len());
+            return [head, b"\xff", tail].concat().into();
+        }
+        if !self.gateway.defect.crosses_talk(self.number, self.planted_on()) {
             return frame;
         }
         let nonce = self.nonce_of(place);

@@ -25,12 +25,17 @@ pub const MODEL: &str = "test-model";
 /// Planted defects of a `planted-defects` build, in the order of `refshard`'s table and after
 /// them those of mocks and loadgen, and the service that gets each
 /// (design, selftest layer M). The programs are asked in a test whether they have the same ones.
-pub const DEFECTS: [(&str, &str); 37] = [
+pub const DEFECTS: [(&str, &str); 43] = [
     ("lost-accounting", "gateway"),
     ("fail-unselected", "gateway"),
     ("hide-truncation", "gateway"),
     ("double-done", "gateway"),
     ("wrong-shape", "gateway"),
+    ("cut-json", "gateway"),
+    ("bad-utf8", "gateway"),
+    ("error-in-stream", "gateway"),
+    ("hold-answer", "gateway"),
+    ("forget-cancelled", "gateway"),
     ("cross-talk", "gateway"),
     ("reuse-nonce", "gateway"),
     ("nonce-back", "gateway"),
@@ -63,6 +68,7 @@ pub const DEFECTS: [(&str, &str); 37] = [
     ("forgotten-hit", "mock-openai"),
     ("hidden-node", "mock-openai"),
     ("lost-records", "loadgen"),
+    ("wrong-class", "loadgen"),
 ];
 
 /// The embedded provider.
