@@ -13,10 +13,21 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     if !found.is_file() {
         return Err("is no regular file; a folder, pipe or device can't be read to its end".to_owned());
     }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|error| error.to_string())?;
     // It may grow while it is read.
-    file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    until_end(File::open(path).map_err(|error| error.to_string())?, most)
+}
+
+/// The same of standard input, for whom `-` stands: who names it says that somebody writes to it.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_or_stdin(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+    if path == Path::new("-") { until_end(std::io::stdin().lock(), most) } else { read(path, most) }
+}
+
+fn until_end(from: impl std::io::Read, most: u64) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    from.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() as u64 > most {
         return Err(format!("is larger than {most} bytes"));
     }
@@ -34,6 +45,7 @@ mod tests {
         std::fs::write(&file, "12345").unwrap();
         assert_eq!(read(&file, 5).unwrap(), b"12345");
         assert!(read(&file, 4).unwrap_err().contains("larger than 4"));
+        assert!(until_end(std::io::repeat(0), 4).unwrap_err().contains("larger than 4"));
         let fifo = dir.path().join("fifo");
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();

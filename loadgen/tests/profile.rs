@@ -525,3 +525,23 @@ fn ends_with_everything_written(signal: rustix::process::Signal) {
     assert!(result.run.partial && result.verdict.outcome == Outcome::Interrupted);
     assert!(result.total.counts.ok() >= 18, "{:?}", result.total.counts);
 }
+
+#[test]
+fn a_profile_can_come_from_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |text: String| {
+        let file = dir.path().join("written.json");
+        std::fs::write(&file, text).unwrap();
+        std::process::Command::new(env!("CARGO_BIN_EXE_loadgen"))
+            .args(["run", "-", "--dry-run"])
+            .stdin(std::fs::File::open(&file).unwrap())
+            .output()
+            .unwrap()
+    };
+    let good = run(base("http://a.invalid:1").to_string());
+    assert_eq!(good.status.code(), Some(0), "{}", String::from_utf8_lossy(&good.stderr));
+    let wrong = run("{\n  \"stagse\": []\n}".to_owned());
+    let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(2), "{text}");
+    assert!(text.contains("-:2:3") && text.contains("stages"), "{text}");
+}

@@ -45,7 +45,7 @@ const PROFILE_BYTES_MAX: u64 = 16 << 20;
 /// Flags of `run` and `search`; each lies over what the file says.
 #[derive(Clone, Debug, Args)]
 pub struct RunFlags {
-    /// Profile file, JSON or YAML.
+    /// Profile file, JSON or YAML; `-` reads it from standard input, and files that it names are looked for here.
     #[arg(value_name = "PROFILE")]
     pub profile: PathBuf,
     /// Directory for results; made when missing.
@@ -175,7 +175,7 @@ fn try_run(flags: &RunFlags, search: bool) -> Result<Outcome, LoadgenError> {
 fn read(flags: &RunFlags, search: bool) -> Result<(Profile, Resolved), LoadgenError> {
     let path = &flags.profile;
     let usage = |why: String| LoadgenError::Usage(format!("profile {}: {why}", path.display()));
-    let bytes = crate::input::read(path, PROFILE_BYTES_MAX).map_err(usage)?;
+    let bytes = crate::input::read_or_stdin(path, PROFILE_BYTES_MAX).map_err(usage)?;
     let file = path.display().to_string();
     let (mut profile, places): (Profile, _) = scenario::read::parse_as(&bytes, &file, "a profile")
         .map_err(|error| LoadgenError::Usage(error.to_string()))?;
