@@ -126,7 +126,14 @@ impl Allocator {
                 }
             }
             (DapiCall::Acquire, _) => self.refused += 1,
-            (DapiCall::Release, "released") => drop(self.released.insert(line.seq)),
+            (DapiCall::Release, "released") => {
+                self.released.insert(line.seq);
+                if line.outcome.as_deref() == Some("transport-error")
+                    && let Some(lock) = &line.lock
+                {
+                    self.locks.give_back(lock);
+                }
+            }
             _ => {}
         }
     }
@@ -155,8 +162,8 @@ impl Allocator {
         self.locks.len()
     }
 
-    /// Locks that no call carried, with their nodes.
-    pub fn unused(&self) -> impl Iterator<Item = (String, Name)> {
+    /// Locks that no call carried, with their nodes and whether they were given back as not having reached them.
+    pub fn unused(&self) -> impl Iterator<Item = (String, Name, bool)> {
         self.locks.unused()
     }
 }

@@ -245,6 +245,8 @@ pub(crate) struct DapiLine<'a> {
     pub(crate) node: Option<Text<'a>>,
     #[serde(borrow)]
     pub(crate) result: Text<'a>,
+    #[serde(borrow)]
+    pub(crate) outcome: Option<Text<'a>>,
 }
 
 /// Of `snapshots/diffs.jsonl`.

@@ -5,11 +5,22 @@ use std::collections::BTreeMap;
 
 use crate::table::{Name, Names, Table};
 
+/// What became of a lock, as far as calls tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Used {
+    /// No call carried it.
+    No,
+    /// No call carried it, and it was given back as one that did not reach its node.
+    GivenBack,
+    /// A call carried it.
+    Yes,
+}
+
 /// A granted lock.
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     node: Name,
-    used: bool,
+    used: Used,
 }
 
 /// Granted locks.
@@ -37,7 +48,7 @@ impl LockBook {
 
     /// A lock was granted for a node.
     pub(crate) fn grant(&mut self, lock: &str, node: Name) {
-        let grant = Grant { node, used: false };
+        let grant = Grant { node, used: Used::No };
         match split(lock) {
             Some((prefix, number)) => {
                 let prefix = self.prefixes.name(prefix);
@@ -50,15 +61,26 @@ impl LockBook {
 
     /// A call carried a lock: the node that it was granted for.
     pub(crate) fn carry(&mut self, lock: &str) -> Option<Name> {
-        let grant = match split(lock) {
+        let grant = self.find(lock)?;
+        grant.used = Used::Yes;
+        Some(grant.node)
+    }
+
+    /// A lock was given back because its node was not reached.
+    pub(crate) fn give_back(&mut self, lock: &str) {
+        if let Some(grant) = self.find(lock).filter(|grant| grant.used == Used::No) {
+            grant.used = Used::GivenBack;
+        }
+    }
+
+    fn find(&mut self, lock: &str) -> Option<&mut Grant> {
+        match split(lock) {
             Some((prefix, number)) => {
                 let prefix = self.prefixes.find(prefix)?;
-                self.numbered.get_mut(&prefix)?.get_mut(number)?
+                self.numbered.get_mut(&prefix)?.get_mut(number)
             }
-            None => self.others.get_mut(lock)?,
-        };
-        grant.used = true;
-        Some(grant.node)
+            None => self.others.get_mut(lock),
+        }
     }
 
     /// How many were granted.
@@ -66,15 +88,16 @@ impl LockBook {
         self.numbered.values().map(Table::len).sum::<u64>() + self.others.len() as u64
     }
 
-    /// Locks that no call carried, with their nodes.
-    pub(crate) fn unused(&self) -> impl Iterator<Item = (String, Name)> {
+    /// Locks that no call carried, with their nodes and whether they were given back for that.
+    pub(crate) fn unused(&self) -> impl Iterator<Item = (String, Name, bool)> {
         let numbered = self.numbered.iter().flat_map(|(prefix, table)| {
             let prefix = self.prefixes.word(*prefix);
-            let unused = table.iter().filter(|(_, grant)| !grant.used);
-            unused.map(move |(number, grant)| (format!("{prefix}{number}"), grant.node))
+            let unused = table.iter().filter(|(_, grant)| grant.used != Used::Yes);
+            unused.map(move |(number, grant)| (format!("{prefix}{number}"), *grant))
         });
-        let others = self.others.iter().filter(|(_, grant)| !grant.used);
-        numbered.chain(others.map(|(lock, grant)| (lock.clone(), grant.node)))
+        let others = self.others.iter().filter(|(_, grant)| grant.used != Used::Yes);
+        let all = numbered.chain(others.map(|(lock, grant)| (lock.clone(), *grant)));
+        all.map(|(lock, grant)| (lock, grant.node, grant.used == Used::GivenBack))
     }
 }
 
@@ -93,7 +116,10 @@ mod tests {
         }
         assert_eq!(book.len(), locks.len() as u64);
         assert_eq!((book.carry("k1f-7"), book.carry("k1f-8"), book.carry("other-7")), (Some(a), None, None));
-        let unused: std::collections::BTreeSet<String> = book.unused().map(|(lock, _)| lock).collect();
+        ["k1f-7", "é8", "other-7"].iter().for_each(|lock| book.give_back(lock));
+        let back: Vec<String> = book.unused().filter(|(.., back)| *back).map(|(lock, ..)| lock).collect();
+        assert_eq!(back, ["é8"], "one that was used stays used");
+        let unused: std::collections::BTreeSet<String> = book.unused().map(|(lock, ..)| lock).collect();
         assert_eq!(unused, locks[1..].iter().map(|lock| (*lock).to_owned()).collect());
     }
 }

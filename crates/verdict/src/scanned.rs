@@ -167,6 +167,7 @@ impl<'a> Scanned<'a> for DapiLine<'a> {
             lock: scan.field("lock", or_text)?,
             node: scan.field("node", or_text)?,
             result: scan.field("result", text)?,
+            outcome: scan.field("outcome", or_text)?,
         })
     }
 }

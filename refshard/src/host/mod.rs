@@ -18,7 +18,7 @@ mod families;
 mod judge;
 mod leases;
 mod mempool;
-mod nodes;
+pub mod nodes;
 mod reads;
 mod retry;
 mod routes;
@@ -163,7 +163,7 @@ impl Host {
             leases,
             defect,
             chain: Chain::new(&config.chain_grpc).map_err(at(&config.chain_grpc))?,
-            nodes: Nodes::new(&config.dapi_grpc).map_err(at(&config.dapi_grpc))?,
+            nodes: Nodes::new(&config.dapi_grpc, config.personality).map_err(at(&config.dapi_grpc))?,
             validations: Semaphore::new(config.validation_concurrency),
             config,
             signer,

@@ -9,12 +9,16 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use wire::proto::nodemanager::node_manager_client::NodeManagerClient;
 use wire::proto::nodemanager::{
-    AcquireMlNodeRequest, GetRuntimeConfigRequest, ReleaseMlNodeRequest, ReleaseOutcome, RuntimeConfig,
+    AcquireMlNodeRequest, AcquireMlNodeResponse, GetRuntimeConfigRequest, ReleaseMlNodeRequest,
+    ReleaseOutcome, RuntimeConfig,
 };
 
 use crate::clock;
+use crate::personality::Personality;
 
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an answer is waited for that nobody needs any more, to give its lock back.
+const LATE_LIMIT: Duration = Duration::from_secs(60);
 const REMEMBER: Duration = Duration::from_secs(600);
 const REMEMBER_MAX: usize = 256;
 /// How long one question for settings may be held by the allocator, in seconds.
@@ -49,6 +53,8 @@ pub struct Nodes {
     remembered: Mutex<Vec<(Node, Instant)>>,
     turn: AtomicUsize,
     settings: RwLock<RuntimeConfig>,
+    /// A lock that is granted after the question was given up is given back. July lets it run out.
+    returns_late: bool,
 }
 
 impl Nodes {
@@ -56,7 +62,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When the text is no address.
-    pub fn new(address: &str) -> Result<Self, tonic::transport::Error> {
+    pub fn new(address: &str, personality: Personality) -> Result<Self, tonic::transport::Error> {
         let channel = Endpoint::from_shared(format!("http://{address}"))?
             .connect_timeout(ACQUIRE_TIMEOUT)
             .connect_lazy();
@@ -67,6 +73,7 @@ impl Nodes {
             remembered: Mutex::new(Vec::new()),
             turn: AtomicUsize::new(0),
             settings: RwLock::new(settings),
+            returns_late: personality == Personality::Intended,
         })
     }
 
@@ -103,28 +110,51 @@ impl Nodes {
             excluded_nodes: excluded.to_vec(),
             ..AcquireMlNodeRequest::default()
         };
-        let mut client = self.client.clone();
-        let answer = match tokio::time::timeout(ACQUIRE_TIMEOUT, client.acquire_ml_node(request)).await {
-            Ok(Ok(answer)) => answer.into_inner(),
-            Ok(Err(status)) if !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) => {
+        let answer = match self.ask(request).await {
+            Some(Ok(answer)) => answer,
+            Some(Err(status)) if !matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded) => {
                 return Err(AcquireError::Refused(status.message().to_owned()));
             }
-            Ok(Err(status)) => return self.recall_or(excluded, status.message()),
-            Err(_) => return self.recall_or(excluded, "no answer within 2 s"),
+            Some(Err(status)) => return self.recall_or(excluded, status.message()),
+            None => return self.recall_or(excluded, "no answer within 2 s"),
         };
         let node = Node { endpoint: answer.endpoint, node_id: answer.node_id, lock_id: Some(answer.lock_id) };
         self.remember(&node);
         Ok(node)
     }
 
+    /// The allocator's answer; `None` when it does not come in time. The allocator may have granted a lock by then, or do
+    /// so later.
+    async fn ask(&self, request: AcquireMlNodeRequest) -> Option<Granted> {
+        let mut client = self.client.clone();
+        if !self.returns_late {
+            let asked = tokio::time::timeout(ACQUIRE_TIMEOUT, client.acquire_ml_node(request)).await.ok()?;
+            return Some(asked.map(tonic::Response::into_inner));
+        }
+        let (answered, mut answer) = tokio::sync::oneshot::channel::<Granted>();
+        tokio::spawn(async move {
+            let asked = tokio::time::timeout(LATE_LIMIT, client.acquire_ml_node(request)).await;
+            let Ok(asked) = asked else { return };
+            // Nobody waits any more, or is gone altogether.
+            if let Err(Ok(late)) = answered.send(asked.map(tonic::Response::into_inner)) {
+                let _returned = give_back(client, late.lock_id, ReleaseOutcome::TransportError).await;
+            }
+        });
+        match tokio::time::timeout(ACQUIRE_TIMEOUT, &mut answer).await {
+            Ok(answer) => answer.ok(),
+            Err(_) => {
+                // What was sent in this very moment is not lost.
+                answer.close();
+                answer.try_recv().ok()
+            }
+        }
+    }
+
     /// Returns a lease; false when the allocator did not take it, which changes nothing about the call.
     pub async fn release(&self, node: &Node, success: bool) -> bool {
         let Some(lock_id) = node.lock_id.clone() else { return true };
         let outcome = if success { ReleaseOutcome::Success } else { ReleaseOutcome::TransportError };
-        let request = ReleaseMlNodeRequest { lock_id, outcome: outcome.into() };
-        let mut client = self.client.clone();
-        let done = tokio::time::timeout(ACQUIRE_TIMEOUT, client.release_ml_node(request)).await;
-        matches!(done, Ok(Ok(_)))
+        give_back(self.client.clone(), lock_id, outcome).await
     }
 
     /// A remembered node without its lock, for the planted defect `unlocked-call`.
@@ -165,4 +195,14 @@ impl Nodes {
         // In the order of names, so that the turn does not depend on who was leased last.
         remembered.sort_by(|(a, _), (b, _)| a.node_id.cmp(&b.node_id));
     }
+}
+
+/// What the allocator answers to a question for a node.
+type Granted = Result<AcquireMlNodeResponse, tonic::Status>;
+
+/// Whether the allocator took a lock back.
+async fn give_back(mut client: NodeManagerClient<Channel>, lock_id: String, outcome: ReleaseOutcome) -> bool {
+    let request = ReleaseMlNodeRequest { lock_id, outcome: outcome.into() };
+    let done = tokio::time::timeout(ACQUIRE_TIMEOUT, client.release_ml_node(request)).await;
+    matches!(done, Ok(Ok(_)))
 }

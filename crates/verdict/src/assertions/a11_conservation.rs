@@ -239,13 +239,19 @@ fn locks(case: &Case<'_>, sheet: &mut Sheet) {
     unused(case, sheet);
 }
 
-/// A lock may stay unused while a fault or an action stands between allocator and node.
+/// A lock may stay unused while a fault or an action stands between allocator and node, and when it was given back as
+/// one that did not reach its node: the answer came too late, or the node took no connection (contract mocks 4.3).
 fn unused(case: &Case<'_>, sheet: &mut Sheet) {
     let scenario = &case.evidence.run.resolved.scenario;
     let explained = !scenario.actions.is_empty()
         || scenario.faults.iter().any(|rule| !matches!(rule.action, FaultAction::Node(_)));
     sheet.looked(case.evidence.allocator.locks());
-    for (lock, node) in case.evidence.allocator.unused() {
+    for (lock, node, given_back) in case.evidence.allocator.unused() {
+        if given_back {
+            let text = "locks without a call that were given back as not having reached their node";
+            sheet.information("locks-given-back", text, 1);
+            continue;
+        }
         if explained {
             let text = "locks without a call while a fault or action window was open";
             sheet.information("unused-locks", text, 1);

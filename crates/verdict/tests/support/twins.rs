@@ -283,6 +283,16 @@ pub const TWINS: &[(&str, Change)] = &[
         files.records[7].client_class = ClientClass::Cancelled;
         account(files, 7, "failed");
     }),
+    ("A11: a lock that was granted too late and given back unused", |files| {
+        let late = Some("lock-late".to_owned());
+        let seq = files.dapi.iter().map(|line| line.seq).max().unwrap_or_default();
+        let granted = DapiCallRecord { seq: seq + 1, lock: late.clone(), ..files.dapi[0].clone() };
+        let back =
+            files.dapi.iter().find(|line| line.call == DapiCall::Release).expect("locks are given back");
+        let outcome = Some("transport-error".to_owned());
+        let back = DapiCallRecord { seq: seq + 2, lock: late, outcome, ..back.clone() };
+        files.dapi.extend([granted, back]);
+    }),
     ("A11: calls without a lock while the allocator is out", |files| {
         dapi_hits(files, DapiFault::Outage(true), Select::All(true), &[1]);
         let call = files.joined[7].calls[0].call;
