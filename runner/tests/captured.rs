@@ -193,6 +193,30 @@ async fn captured_log_lines_lead_from_the_node_to_the_row() {
     assert!(joined.ways.contains(&JoinWay::HostLog) && joined.ways.contains(&JoinWay::GatewayLog));
 }
 
+/// The truncated answer of the capture and its replay: accounting denies both ids, the log joins the first by its nonce
+/// and calls the second a hit (fixture cache-partial-replayed).
+#[tokio::test]
+async fn a_captured_cache_hit_is_joined_by_the_gateways_log() {
+    let july = fixture("tests/fixtures/real-july.json");
+    let row =
+        fixture("../refshard/tests/fixtures/cases.json")["cache-partial-replayed"]["after"]["row"].clone();
+    let race = row["request_id"].as_str().unwrap();
+    let nonce = row["attempts"][0]["nonce"].as_u64().unwrap();
+    let address = serve(BTreeMap::from([(format!("/devshard/1/v1/requests/{race}"), row.to_string())])).await;
+    let ids = [0, 1].map(|index| RequestId::new("captured", 42, index));
+    let mut records = [0, 1].map(|index| client(&ids[index as usize], index, "1"));
+    records[0].response_request_id = Some("req-1795990634937181315-528".to_owned());
+    records[1].response_request_id = Some("req-1795990634960751509-531".to_owned());
+    let log = format!(
+        "{}request={race} stage=prepared escrow=1 nonce={nonce}\n",
+        lines(&july["gateway_cache_log"])
+    );
+    let joined = joined(&address, &records, &[call(&ids[0], nonce)], [&log, ""]).await;
+    assert!(!joined[0].cached && joined[0].accounting.is_some(), "{:?}", joined[0].missing);
+    assert!(joined[1].cached && joined[1].accounting.is_none(), "{:?}", joined[1].missing);
+    assert!(joined[1].ways.contains(&JoinWay::CacheRecord) && joined[1].missing[0].contains("404"));
+}
+
 #[tokio::test]
 async fn captured_reads_of_a_gateway_become_an_escrow() {
     let reads = fixture("../refshard/tests/fixtures/reads.json");

@@ -64,6 +64,9 @@ pub enum JoinWay {
     GatewayLog,
     /// The gateway's perf database gave its id in accounting for a nonce of the request.
     PerfDatabase,
+    /// The gateway's log, or an alias in its perf database, says that the response cache answered: accounting itself has
+    /// no row (contract gateway 3.1 and 5.4).
+    CacheRecord,
 }
 
 /// A node call of a request, in short; the whole one is in `faults/node-calls.jsonl`.
@@ -100,7 +103,7 @@ pub struct JoinedRequest {
     pub id: String,
     /// Accepted by the gateway, as contract gateway 10.2 defines it (decided once, by the runner).
     pub accepted: bool,
-    /// Answered from the response cache.
+    /// Answered from the response cache, as its row says, or without a row the gateway's own records.
     pub cached: bool,
     /// Escrow, when known.
     pub escrow: Option<String>,

@@ -22,6 +22,7 @@ mod locks;
 pub mod oracle;
 mod ordinals;
 mod own_part;
+mod quarantine;
 pub mod requests;
 pub mod rules;
 mod scan;

@@ -62,6 +62,24 @@ pub const NAMELESS_FAILURE: Rule = Rule {
     source: "contract gateway 3.1",
 };
 
+/// An answer from the response cache that accounting does not know.
+pub const CACHE_HIT: Rule = Rule {
+    name: "july-cache-hit",
+    excuses: &[AssertionId::A10],
+    meaning: "a whole answer that the gateway's own records call a cache hit has no row where ids are split: its alias \
+              names an id that accounting never had",
+    source: "contract gateway 3.1, 4.4 and 5.4",
+};
+
+/// A participant that the gateway keeps away from after the run.
+pub const QUARANTINE: Rule = Rule {
+    name: "quarantine-left",
+    excuses: &[AssertionId::A9],
+    meaning: "a participant whose failures the gateway counted in this run stays in quarantine or probation after it, for \
+              no longer than the settings say",
+    source: "contract gateway 4.11 and 10.3",
+};
+
 /// A runtime that is gone after finalize or a planned deactivation.
 pub const UNLOADED: Rule = Rule {
     name: "unloaded-after-finalize",
@@ -72,7 +90,8 @@ pub const UNLOADED: Rule = Rule {
 };
 
 /// Every rule.
-pub const ALL: [Rule; 6] = [GHOST, CACHED_NODE, PREPARE_FAILURE, SPLIT_ID, NAMELESS_FAILURE, UNLOADED];
+pub const ALL: [Rule; 8] =
+    [GHOST, CACHED_NODE, PREPARE_FAILURE, SPLIT_ID, NAMELESS_FAILURE, CACHE_HIT, QUARANTINE, UNLOADED];
 
 /// The rule of a name.
 ///

@@ -31,6 +31,20 @@ fn read(path: &Path, wanted: impl Fn(&(String, u64)) -> bool) -> rusqlite::Resul
     rows.filter(|row| row.as_ref().map_or(true, |(place, _)| wanted(place))).collect()
 }
 
+/// Ids of answers from the response cache, which have an alias instead of a row (contract gateway 5.1); those wanted.
+///
+/// # Errors
+/// In words, when the file is no such database.
+pub fn aliases(path: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, String> {
+    let read = || -> rusqlite::Result<Vec<String>> {
+        let database = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        let mut query = database.prepare("SELECT request_id FROM request_accounting_aliases LIMIT ?1")?;
+        let ids = query.query_map([ROWS_MAX], |row| row.get::<_, String>(0))?;
+        ids.filter(|id| id.as_ref().map_or(true, |id| wanted(id))).collect()
+    };
+    read().map_err(|error| format!("{}: {error}", path.file_name().unwrap_or_default().display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +66,16 @@ mod tests {
         assert_eq!(read[&("2".to_owned(), 7)], "req-1");
         assert_eq!(read.len(), 2);
         assert_eq!(ids(&path, |(escrow, _)| escrow == "3").unwrap().len(), 1);
+    }
+    #[test]
+    fn aliases_name_the_answers_of_the_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("perf.db");
+        let writer = Connection::open(&path).unwrap();
+        let table = "CREATE TABLE request_accounting_aliases (request_id TEXT, escrow_id TEXT);
+                     INSERT INTO request_accounting_aliases VALUES ('req-1', '2'), ('req-9', '2');";
+        writer.execute_batch(table).unwrap();
+        assert_eq!(aliases(&path, |id| id != "req-9").unwrap(), ["req-1"]);
+        assert!(aliases(&dir.path().join("none.db"), |_| true).unwrap_err().contains("none.db"));
     }
 }

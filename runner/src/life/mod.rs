@@ -1,6 +1,7 @@
 //! The life cycle of one run (design section 3), step by step, by one dispatcher.
 
 pub mod actions;
+pub mod carry;
 pub mod chain_actions;
 pub mod dispatcher;
 pub mod drain;

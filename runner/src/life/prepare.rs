@@ -11,6 +11,7 @@ use scenario::digest::blake3_hex;
 use scenario::identity::SALT_LEN;
 use scenario::model::Resolved;
 
+use super::carry::cannot_carry;
 use super::preflight::{self, Machine};
 use crate::clock::{random_bytes, unix_us};
 use crate::error::RunnerError;
@@ -86,7 +87,7 @@ impl Prepared {
             return Err(RunnerError::Usage(format!("{what}; nothing was started")));
         }
         let provider = options.choice.provider();
-        if let Some(why) = provider.cannot_do(&resolved) {
+        if let Some(why) = cannot_carry(&resolved).or_else(|| provider.cannot_do(&resolved)) {
             return Err(RunnerError::CannotDo(format!("{why}; nothing was started")));
         }
         let programs = Programs::find(options.bin_dir.as_deref(), &provider.programs(&resolved))?;

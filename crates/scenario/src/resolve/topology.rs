@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::bounds::{self, within};
 use super::{View, actions, expects, faults};
 use crate::identity::RequestId;
-use crate::model::{Devshard, Limit, Saturation, Scenario, Storage, Trigger};
+use crate::model::{Devshard, Limit, Saturation, Scenario, Trigger};
 use crate::read::Problems;
 use crate::read::settings::group_of;
 use crate::units::Micros;
@@ -27,13 +27,6 @@ pub(super) fn check(scenario: &mut Scenario, problems: &mut Problems<'_>) {
         problems.add("devshard.slots", text);
     }
     devshard.slots = Some(slots);
-    if devshard.replicas > 1 && devshard.storage != Storage::Postgres {
-        let text = format!(
-            "devshard.replicas is {}, which needs storage: postgres (replicas share leases through it)",
-            devshard.replicas
-        );
-        problems.add("devshard.replicas", text);
-    }
     if !devshard.validation_rate.get().is_multiple_of(100_000) {
         let text = "devshard.validation_rate has more than four digits: the chain carries basis points";
         problems.add("devshard.validation_rate", text.to_owned());

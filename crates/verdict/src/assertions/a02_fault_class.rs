@@ -30,6 +30,8 @@ pub(super) const ASSERTION: Assertion = Assertion {
 const CHATS: &str = "devshard_request_terminal_total";
 /// Differences of the oracle that are printed; the rest are counted.
 const DIFFERENCES_NAMED_MAX: usize = 5;
+/// Characters of an error message that a witness repeats.
+const SAID_MAX: usize = 160;
 
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     oracle(case, sheet);
@@ -55,16 +57,20 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         let rules = case.evidence.rules_of(index);
         let class = word(&decided.class);
         let because = decided.because.map_or_else(|| "no reason seen".to_owned(), |reason| word(&reason));
+        let said = case.evidence.records.reasons.get(&index);
+        // The gateway's own words tell one cause of a failure from another.
+        let said = said.map(|said| format!(": {:?}", said.chars().take(SAID_MAX).collect::<String>()));
+        let said = said.unwrap_or_default();
         let (reason, text) = if decided.touched {
             let by = if rules.is_empty() { "its cancel or a window".to_owned() } else { rules.join(", ") };
-            ("outside-expect", format!("{id} was touched by {by} and ended as {class} ({because})"))
+            ("outside-expect", format!("{id} was touched by {by} and ended as {class} ({because}){said}"))
         } else {
             let reason = match decided.class {
                 RequestClass::Rejected => "untouched-rejected",
                 RequestClass::Cancelled => "untouched-cancelled",
                 _ => "untouched-failed",
             };
-            (reason, format!("{id} was touched by no fault and ended as {class} ({because})"))
+            (reason, format!("{id} was touched by no fault and ended as {class} ({because}){said}"))
         };
         let mut witness = about_request(reason, text, &id, REQUESTS);
         witness.subject = rules.first().map(|rule| (*rule).to_owned());

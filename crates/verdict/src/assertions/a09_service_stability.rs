@@ -3,7 +3,9 @@
 //!
 //! Reasons: `ended`, `restarted` (another process under the same name), `not-ready`, `health-lost` (looks at its health
 //! failed in a row while no action had it down, whether it came back or not), `subscription-lost` (a host that is
-//! behind the chain's epoch at the end, july-findings J22). A service that an action names may end and come back as
+//! behind the chain's epoch at the end, july-findings J22), `quarantine-without-cause` and `quarantine-overdue` (the
+//! gateway keeps away from a participant, and its own counters and settings do not say why; the named rule
+//! `quarantine-left` is for those that they do). A service that an action names may end and come back as
 //! another process; its health must be good outside the time of the action all the same. Identity is pid, start time and
 //! the start time in its metrics, never health alone. What a probe says before the stack is up is no change. Source:
 //! design section 7, contract hosts 11.1 A8.
@@ -17,6 +19,8 @@ use evidence::snapshot::Moment;
 
 use super::{Assertion, Case, snapshot_file};
 use crate::health;
+use crate::quarantine;
+use crate::rules;
 use crate::sheet::Sheet;
 
 pub(super) const ASSERTION: Assertion =
@@ -60,6 +64,36 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     identities(case, &planned, sheet);
     health(case, sheet);
     following(case, sheet);
+    quarantines(case, sheet);
+}
+
+/// Whom the gateway keeps away from at the end. A cause that its counters do not have, or a time that is over, is its
+/// own fault; the rest is what failures of this run leave behind, and is told.
+fn quarantines(case: &Case<'_>, sheet: &mut Sheet) {
+    let scenario = &case.evidence.run.resolved.scenario;
+    // Counters of a gateway that was started again begin anew.
+    let counted = !scenario.actions.iter().any(|action| action.action.service() == Some("gateway"));
+    let throttle = scenario.devshard.settings.get("participant_throttle");
+    for left in quarantine::left(&case.evidence.snapshots, throttle, counted) {
+        sheet.looked(1);
+        let (reason, text) = match left.odd {
+            Some((reason, words)) => (reason, words),
+            None if case.rule_on(rules::QUARANTINE) => {
+                sheet.rule(rules::QUARANTINE, 1);
+                let text = format!("{} is left in mode {} by the gateway", left.participant, left.mode);
+                sheet.information(&format!("quarantine-left {}", left.participant), &text, 1);
+                continue;
+            }
+            None => ("quarantine-left", "after the run".to_owned()),
+        };
+        let text = format!("the gateway keeps {} in mode {} {text}", left.participant, left.mode);
+        let mut witness = Witness::new(reason, text);
+        witness.subject = Some(left.participant);
+        witness
+            .evidence
+            .push(EvidenceRef { file: snapshot_file(Moment::DrainFinal), at: "/gateway_metrics".to_owned() });
+        sheet.witness(witness);
+    }
 }
 
 /// Nobody's health is lost for a while, unless an action explains it.

@@ -1,7 +1,7 @@
 //! A10 `correlation`: an accepted request can be followed from its client id to accounting, attempts, hosts and nodes.
 //! The walk is made for every accepted request, so that a clean run shows that it could have been followed.
 //!
-//! Reasons: `no-escrow`, `no-accounting-row`, `no-attempts`, `call-not-in-accounting` (a node worked for a nonce that
+//! Reasons: `no-escrow`, `no-accounting-row` (a whole answer from the cache has the named rule `july-cache-hit`), `no-attempts`, `call-not-in-accounting` (a node worked for a nonce that
 //! no attempt names), `unknown-host`, `other-escrow` (the row is another escrow's), `shared-row` (two requests share one
 //! row), `split-id` (only with `--no-rule july-id-split`), `answered-but-not-accepted` (a 2xx answer that nothing accepted), `hit-not-joined` (a fault hit it, and none of
 //! its calls shows that), `nameless-answer` (named rule `nameless-failure`), `rejected-without-reason`. Source: design section 5, contract gateway 10.2, hosts 9.4.
@@ -45,11 +45,14 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
         nameless(case, index, joined, sheet);
         let (Some(row_escrow), true) = (joined.row_escrow, joined.outcome.is_some()) else {
             let why = not_found(case, joined);
-            if why.contains(ROW_UNREAD) {
+            if hit_excused(case, index, joined) {
+                sheet.rule(rules::CACHE_HIT, 1);
+            } else if why.contains(ROW_UNREAD) {
                 unread += 1;
                 first_unread.get_or_insert_with(|| format!("{}: {why}", evidence.joined_id(index)));
             } else {
-                fail(case, index, joined, ("no-accounting-row", why), sheet);
+                let hit = if joined.cached { "the cache answered, " } else { "" };
+                fail(case, index, joined, ("no-accounting-row", format!("{hit}{why}")), sheet);
             }
             continue;
         };
@@ -101,6 +104,14 @@ fn fail(case: &Case<'_>, index: u64, joined: &Joined, (reason, text): (&str, Str
     witness.escrow = case.evidence.names.maybe(joined.escrow).map(str::to_owned);
     witness.nonce = case.evidence.joined.calls(joined).next().and_then(|call| call.nonce);
     sheet.witness(witness);
+}
+
+/// A hit without a row is normal where the ids of answers lead to no row, and only when the client got a whole answer:
+/// a failure has to be followed to accounting, whoever answered it (finding J2).
+fn hit_excused(case: &Case<'_>, index: u64, joined: &Joined) -> bool {
+    let whole = case.evidence.records.get(index).is_some_and(|record| record.client_class == ClientClass::Ok);
+    let split = || case.evidence.joined.iter().any(|(_, other)| other.split);
+    joined.cached && whole && case.rule_on(rules::CACHE_HIT) && split()
 }
 
 /// What the join looked for and did not find, in its own words.

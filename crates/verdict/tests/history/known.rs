@@ -1,8 +1,9 @@
 //! Known findings: they stay a fail, expire, go, and are accepted only when nothing is new beside them.
 
-use crate::support::catalogue::{account, http_error};
+use crate::support::catalogue::{account, all, http_error};
 use crate::support::story::of;
 use crate::support::{Files, good};
+use evidence::assertion::{AssertionId, AssertionResult, Witness};
 use evidence::event::EventKind;
 use evidence::exit::Outcome;
 use evidence::known::{KnownReport, KnownState};
@@ -177,4 +178,76 @@ fn a_bad_file_is_refused_with_its_place_and_the_nearest_word() {
         let error = parse("known.yaml", &text).expect_err(words);
         assert!(error.starts_with("known.yaml: ") && error.contains(words), "{words}: {error}");
     }
+}
+
+const JULY: &str = include_str!("../../../../scenarios/known/july-2026.yaml");
+
+/// A run whose one failure is this witness, held against the shipped file: how many entries take it.
+fn taken(id: AssertionId, reason: &str, message: &str, service: Option<&str>, subject: Option<&str>) -> usize {
+    let mut judged = good().judge();
+    let mut witness = Witness::new(reason, message.to_owned());
+    (witness.service, witness.subject) = (service.map(str::to_owned), subject.map(str::to_owned));
+    let result = judged.assertions.results.iter_mut().find(|result| result.id == id).expect("all are judged");
+    *result = AssertionResult { witnesses: vec![witness], witnesses_total: 1, ..result.clone() };
+    judged.assertions.verdict = Outcome::Fail;
+    let known = parse("july-2026.yaml", JULY).expect("the shipped file is good");
+    let told = compare(&judged, &known, TODAY, true);
+    let taken = told.entries.iter().filter(|entry| entry.count > 0).count();
+    assert_eq!(told.accepted, taken > 0, "{id} {reason}: {message}");
+    taken
+}
+
+/// Each finding of the file takes what the July build shows, in the words of the assertions, and nothing beside it.
+#[test]
+fn the_july_file_takes_its_findings_and_their_neighbours_stay_new() {
+    use AssertionId::{A2, A6, A7, A8, A10, T};
+    let no_attempt = "inference: no non-probe attempt finished";
+    let windowed = |said: &str| {
+        format!("s-1-000007 was touched by its cancel or a window and ended as unexpected-failure (gateway-error): {said:?}")
+    };
+    let rejected = |said: &str| {
+        format!("s-1-000007 was touched by no fault and ended as rejected (overloaded): {said:?}")
+    };
+    let full = "rate limit exceeded: too many concurrent requests";
+    let cases = [
+        ("J2", A10, "no-accounting-row", "s-1-000007: the cache answered, accounting row: status 404".to_owned(), None, None, 1),
+        ("no hit", A10, "no-accounting-row", "s-1-000007: accounting row: status 404".to_owned(), None, None, 0),
+        ("J5", A2, "untouched-rejected", rejected(full), None, None, 1),
+        ("another refusal", A2, "untouched-rejected", rejected("model is not served"), None, None, 0),
+        ("J6", A2, "outside-expect", "s-1-000007 was touched by dead and ended as unexpected-failure (client-timeout)".to_owned(), None, Some("dead"), 1),
+        ("nothing touched it", A2, "untouched-failed", "s-1-000007 was touched by no fault and ended as unexpected-failure (client-timeout)".to_owned(), None, None, 0),
+        ("J6 drain", A8, "within-protocol-timeout", "gateway_races_open is 3 at the deadline: races".to_owned(), None, Some("gateway_races_open"), 1),
+        ("locks", A8, "within-protocol-timeout", "dapi_active_locks is 3 at the deadline: locks".to_owned(), None, Some("dapi_active_locks"), 0),
+        ("after the timers", A8, "not-drained", "gateway_races_open is 3 at the deadline: races".to_owned(), None, Some("gateway_races_open"), 0),
+        ("J6 errors", T, "above-limit", "3 errors of 60 sent, error_rate limit 0".to_owned(), None, Some("error_rate"), 1),
+        ("latency", T, "above-limit", "ttft_p95 is above 2s: 9 of 60 are".to_owned(), None, Some("ttft_p95"), 0),
+        ("J8", A6, "waiting-in-mempool", "host-0 still holds finish of inference 7 after finalize".to_owned(), Some("host-0"), None, 1),
+        ("a validation", A6, "waiting-in-mempool", "host-0 still holds validation of inference 7 after finalize".to_owned(), Some("host-0"), None, 0),
+        ("J11", A2, "outside-expect", windowed(no_attempt), None, None, 1),
+        ("another error", A2, "outside-expect", windowed("inference: insufficient balance"), None, None, 0),
+        ("J11 log", A7, "lag", "host-0-1 has 3 of 9 diffs of escrow 7 after finalize".to_owned(), Some("host-0-1"), None, 1),
+        ("a host without a twin", A7, "lag", "host-1 has 3 of 9 diffs of escrow 7 after finalize".to_owned(), Some("host-1"), None, 0),
+        ("other state", A7, "state-differs", "escrow 7 nonce 3: state_hash of host-0-0 and host-0-1 differ".to_owned(), Some("host-0-1"), None, 0),
+    ];
+    for (name, id, reason, message, service, subject, wanted) in cases {
+        assert_eq!(taken(id, reason, &message, service, subject), wanted, "{name}: {id} {reason}: {message}");
+    }
+}
+
+/// Planted defects that are what July does, each with the number of its finding; no entry may take any other.
+const JULY_DEFECTS: &[&str] = &[];
+
+/// A wildcard that is too wide would hide a defect that nobody knows.
+#[test]
+fn the_july_file_accepts_no_other_planted_defect() {
+    let known = parse("july-2026.yaml", JULY).expect("the shipped file is good");
+    let mut accepted = Vec::new();
+    for defect in all() {
+        let mut files = good();
+        (defect.plant)(&mut files);
+        if compare(&files.judge(), &known, TODAY, true).accepted {
+            accepted.push(defect.name);
+        }
+    }
+    assert_eq!(accepted, JULY_DEFECTS);
 }

@@ -1,14 +1,17 @@
 //! Named rules: each quirk passes with its rule, says where it was used, and is a fail with `--no-rule`.
 
 use crate::support::catalogue::{http_error, without_tx};
-use crate::support::twins::{dapi_hits, expected_failure};
+use crate::support::twins::{cached, dapi_hits, expected_failure};
 use crate::support::{Files, good};
 use evidence::assertion::{AssertionId, Status};
 use evidence::exit::Outcome;
 use evidence::record::ClientClass;
 use evidence::snapshot::Moment;
 use scenario::fault::{Because, DapiFault, Expect, RequestClass, Select};
-use verdict::rules::{ALL, CACHED_NODE, GHOST, NAMELESS_FAILURE, PREPARE_FAILURE, Rule, SPLIT_ID, UNLOADED};
+use verdict::rules::{
+    ALL, CACHE_HIT, CACHED_NODE, GHOST, NAMELESS_FAILURE, PREPARE_FAILURE, QUARANTINE, Rule, SPLIT_ID,
+    UNLOADED,
+};
 
 /// A quirk, the rule that excuses it, and what fires without the rule.
 type Quirk = (Rule, fn(&mut Files), &'static [(AssertionId, &'static str)]);
@@ -23,6 +26,8 @@ const QUIRKS: &[Quirk] = &[
     ),
     (SPLIT_ID, split_id, &[(AssertionId::A10, "split-id")]),
     (NAMELESS_FAILURE, nameless_failure, &[(AssertionId::A10, "nameless-answer")]),
+    (CACHE_HIT, cache_hit, &[(AssertionId::A10, "no-accounting-row")]),
+    (QUARANTINE, quarantine, &[(AssertionId::A9, "quarantine-left")]),
     (UNLOADED, unloaded, &[(AssertionId::A4, "nonce-regressed")]),
 ];
 
@@ -91,6 +96,29 @@ fn nameless_failure(files: &mut Files) {
     files.records[index].response_request_id = None;
 }
 
+/// An answer from the cache, of a build whose answers name ids that accounting does not have.
+fn cache_hit(files: &mut Files) {
+    split_id(files);
+    let index = files.untouched(false, 1);
+    cached(files, index);
+    let joined = &mut files.joined[index];
+    joined.accounting = None;
+    joined.ways.push(evidence::accounting::JoinWay::CacheRecord);
+}
+
+const STATE: &str =
+    "devshard_gateway_participant_quarantine_state{mode=\"probe\",model=\"m\",participant_key=\"one\"}";
+const TRANSITIONS: &str = "devshard_gateway_participant_quarantine_transitions_total\
+     {mode=\"probe\",model=\"all\",participant_key=\"one\",reason=\"http_throttle_quarantine\"}";
+
+/// One 429 of a host, whose participant is kept out for an hour.
+fn quarantine(files: &mut Files) {
+    files.from(Moment::DrainPassive, |snapshot| {
+        snapshot.gateway_metrics.insert(STATE.to_owned(), 1.0);
+        snapshot.gateway_metrics.insert(TRANSITIONS.to_owned(), 1.0);
+    });
+}
+
 /// A finalized runtime shows no nonce any more.
 fn unloaded(files: &mut Files) {
     files.snapshot(Moment::DrainFinal).escrows[0].nonce = 0;
@@ -138,4 +166,65 @@ fn a_prepare_failure_is_classed_as_rejected() {
     files.run.rules_off = vec![PREPARE_FAILURE.name.to_owned()];
     assert_eq!(class(&files), RequestClass::UnexpectedFailure);
     assert!(files.judge().assertions.results.iter().any(|result| result.status == Status::Fail));
+}
+
+/// The rule is for whole answers of builds with split ids; a truncated answer that is replayed is finding J2.
+#[test]
+fn a_cache_hit_without_a_row_is_excused_only_when_it_is_whole_and_ids_are_split() {
+    let reasons = |files: &Files| {
+        let assertions = files.judge().assertions;
+        let result = assertions.results.into_iter().find(|result| result.id == AssertionId::A10);
+        let witnesses = result.expect("all are judged").witnesses.into_iter();
+        witnesses.map(|witness| witness.reason).collect::<Vec<_>>()
+    };
+    let mut files = good();
+    cache_hit(&mut files);
+    let index = files.joined.iter().position(|joined| joined.accounting.is_none()).expect("planted");
+    files.records[index].client_class = ClientClass::Truncated;
+    assert_eq!(reasons(&files), ["no-accounting-row"], "a truncated replay");
+    let mut files = good();
+    cache_hit(&mut files);
+    files.joined[7].ways.pop();
+    assert_eq!(reasons(&files), ["no-accounting-row"], "a build that joins its ids");
+    let mut files = good();
+    cache_hit(&mut files);
+    files.joined[index].cached = false;
+    assert!(reasons(&files).contains(&"no-accounting-row".to_owned()), "nobody calls it a hit");
+}
+
+/// A quarantine without a counted cause, or beyond its time, is no residue of failures: no rule excuses it.
+#[test]
+fn a_quarantine_that_nothing_explains_fails() {
+    let reasons = |files: &Files| {
+        let assertions = files.judge().assertions;
+        let result = assertions.results.into_iter().find(|result| result.id == AssertionId::A9);
+        let result = result.expect("all are judged");
+        let told = result.information.iter().any(|entry| entry.name == "quarantine-left one");
+        (result.witnesses.into_iter().map(|witness| witness.reason).collect::<Vec<_>>(), told)
+    };
+    let mut files = good();
+    quarantine(&mut files);
+    assert_eq!(reasons(&files), (Vec::new(), true));
+    // A setting that is over before the drain is.
+    let throttle = serde_json::json!({ "http_quarantine_ms": 100, "transport_failure_quarantine_ms": 50 });
+    files.run.resolved.scenario.devshard.settings.insert("participant_throttle".to_owned(), throttle);
+    files.snapshot(Moment::DrainFinal).at_us += 60_000_000;
+    assert_eq!(reasons(&files).0, ["quarantine-overdue"]);
+    // A change in between begins it anew.
+    files.snapshot(Moment::DrainFinal).gateway_metrics.insert(TRANSITIONS.to_owned(), 2.0);
+    assert_eq!(reasons(&files), (Vec::new(), true));
+    let mut files = good();
+    quarantine(&mut files);
+    files.from(Moment::DrainPassive, |snapshot| drop(snapshot.gateway_metrics.remove(TRANSITIONS)));
+    assert_eq!(reasons(&files).0, ["quarantine-without-cause"]);
+    files.acted(scenario::model::Action {
+        after: scenario::model::Trigger::Requests(10),
+        action: scenario::model::ServiceAction::Restart("gateway".to_owned()),
+        expect: Vec::new(),
+    });
+    assert_eq!(reasons(&files).0, Vec::<String>::new(), "counters began anew");
+    // One that was there before is not this run's.
+    let mut files = good();
+    files.from(Moment::Before, |snapshot| drop(snapshot.gateway_metrics.insert(STATE.to_owned(), 1.0)));
+    assert_eq!(reasons(&files), (Vec::new(), true));
 }

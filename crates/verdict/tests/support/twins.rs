@@ -364,7 +364,7 @@ pub fn twin_of(name: &str) -> Vec<AssertionId> {
 }
 
 /// Answered from the response cache: no race, no attempt, no call of its own.
-fn cached(files: &mut Files, index: usize) {
+pub fn cached(files: &mut Files, index: usize) {
     let joined = &mut files.joined[index];
     joined.cached = true;
     joined.calls.clear();

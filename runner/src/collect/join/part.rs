@@ -223,6 +223,21 @@ impl Source {
         recorded
     }
 
+    /// Which of these ids the response cache answered, by log and perf database of the gateway.
+    pub(super) fn cache_hits(&self, wanted: &HashSet<String>) -> HashSet<String> {
+        if wanted.is_empty() {
+            return HashSet::new();
+        }
+        let lines = self.logs(|name| name == "gateway.log");
+        let logged = lines.filter_map(|line| cache_hit(&line)).filter(|id| wanted.contains(id));
+        let mut hits: HashSet<String> = logged.collect();
+        if let Some(path) = self.perf_db.as_ref().filter(|path| path.exists() && hits.len() < wanted.len()) {
+            // Without the database the log alone tells: a hit that neither knows stays a row that is not there.
+            hits.extend(perf::aliases(path, |id| wanted.contains(id)).unwrap_or_default());
+        }
+        hits
+    }
+
     /// Statuses of inferences as the snapshot shows them.
     pub(super) fn statuses(&self, wanted: &HashSet<Place>) -> HashMap<Place, String> {
         let mut statuses = HashMap::new();
@@ -293,4 +308,11 @@ pub(super) fn gateway_nonce(line: &str) -> Option<(Place, String)> {
     let words = words(line);
     let nonce = words.get("nonce")?.parse().ok()?;
     Some((((*words.get("escrow")?).to_owned(), nonce), (*words.get("request")?).to_owned()))
+}
+
+/// Request id of the line for an answer from the cache (contract gateway 8).
+pub(super) fn cache_hit(line: &str) -> Option<String> {
+    let words = line.contains("stage=gateway_cache_hit").then(|| words(line))?;
+    (words.get("stage") == Some(&"gateway_cache_hit"))
+        .then(|| words.get("request").map(|id| (*id).to_owned()))?
 }

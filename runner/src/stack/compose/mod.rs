@@ -239,7 +239,7 @@ impl Provider for Compose {
 
     fn cannot_do(&self, resolved: &Resolved) -> Option<String> {
         let devshard = &resolved.scenario.devshard;
-        if let Some(why) = self.real_cannot_do(resolved) {
+        if let Some(why) = self.real_cannot_do() {
             return Some(why);
         }
         if devshard.storage == Storage::Postgres
@@ -332,7 +332,7 @@ impl Provider for Compose {
 
 impl Compose {
     /// What real Devshard images need beside what the scenario does.
-    fn real_cannot_do(&self, resolved: &Resolved) -> Option<String> {
+    fn real_cannot_do(&self) -> Option<String> {
         let given = |wanted: &str| self.choice.compose.images.iter().any(|(name, _)| name == wanted);
         let program = self.choice.devshard_bin.as_ref().map(|folder| folder.join(project::HOST_PROGRAM));
         if !project::is_real(&self.choice) {
@@ -351,8 +351,7 @@ impl Compose {
             let why = "the versiond image starts a host program that is mounted: --devshard-bin must name a folder with devshardd";
             return Some(why.to_owned());
         }
-        let devshard = &resolved.scenario.devshard;
-        super::real::replicas_without_postgres(devshard)
+        None
     }
 }
 

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use evidence::run::Stack;
 use evidence::snapshot::ProcessIdentity;
-use scenario::model::{Devshard, Resolved, ServiceAction, Storage};
+use scenario::model::{Resolved, ServiceAction, Storage};
 use serde_json::Value;
 
 use super::fleet::Fleet;
@@ -36,17 +36,6 @@ const BARE: &str = "gateway and hosts listen on every address, as their programs
 const METRIC_START: &str = "process_start_time_seconds";
 /// Programs of ours on this stack.
 const PROGRAMS: [&str; 5] = ["loadgen", "mock-chain", "mock-dapi", "mock-openai", "ref-router"];
-
-/// Why real hosts can't be replicas of each other without Postgres.
-#[must_use]
-pub(super) fn replicas_without_postgres(devshard: &Devshard) -> Option<String> {
-    let alone = devshard.storage == Storage::Sqlite && devshard.replicas > 1;
-    alone.then(|| {
-        "replicas of one participant share their Postgres: real hosts on SQLite know nothing of each other and own no \
-         leases; set `storage: postgres`"
-            .to_owned()
-    })
-}
 
 /// The provider.
 #[derive(Debug)]
@@ -149,9 +138,8 @@ impl Provider for Real {
         if let Err(why) = self.decide(resolved) {
             return Some(why);
         }
-        let devshard = &resolved.scenario.devshard;
-        match devshard.storage {
-            Storage::Sqlite => replicas_without_postgres(devshard),
+        match resolved.scenario.devshard.storage {
+            Storage::Sqlite => None,
             Storage::Postgres => {
                 let found = postgres::find(|name| std::env::var(name).ok());
                 found.err().map(|why| {
