@@ -98,3 +98,15 @@ fn every_captured_case_has_its_place() {
         assert!(replayed.contains(name.as_str()) != elsewhere, "{name}");
     }
 }
+
+#[test]
+fn no_reason_takes_what_makes_a_finding_of_july() {
+    for (finding, case, paths) in explained::FINDINGS {
+        for path in *paths {
+            let difference = format!("{path}: one thing, another thing");
+            let by = explained::find(Personality::July, case, &difference);
+            let reason = by.map(|place| explained::EXPLAINED[place].reason);
+            assert_eq!(reason, None, "{finding}: {path} of {case} would be explained away");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use scenario::fault::{CallKind, DapiCall, FaultAction};
 use crate::lines::{DapiLine, HitLine, NodeCallLine};
 use crate::locks::LockBook;
 use crate::oracle::{Oracle, OracleFold};
-use crate::requests::{Ids, JoinedRows};
+use crate::requests::{Cancelled, Ids, JoinedRows, Records};
 use crate::table::{Bits, Name, Names, Table};
 
 /// A fault hit.
@@ -205,6 +205,18 @@ pub struct Calls {
     pub not_as_joined: Option<usize>,
     /// The fault oracle.
     pub oracle: Oracle,
+    /// What nodes did for clients that were gone.
+    pub after_cancel: AfterCancel,
+}
+
+/// Work of nodes after the client of a request had cancelled it. No clock is shared: a call begins after its request, so
+/// that what it took longer than the client stayed is the least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AfterCancel {
+    /// At least so long, microseconds.
+    pub least_us: u64,
+    /// Content events that the client did not get: a token each.
+    pub tokens: u64,
 }
 
 /// Reads the calls one after another.
@@ -220,10 +232,18 @@ pub(crate) struct CallFold<'a> {
     cap: u64,
     calls: Calls,
     oracle: OracleFold<'a>,
+    /// Of each, the content events that no call has sent yet.
+    cancelled: BTreeMap<u64, Cancelled>,
 }
 
 impl<'a> CallFold<'a> {
-    pub(crate) fn new(run: &'a RunInfo, ids: &'a Ids, joined: &'a JoinedRows, hits: &Hits, cap: u64) -> Self {
+    pub(crate) fn new(
+        run: &'a RunInfo,
+        ids: &'a Ids,
+        joined: &'a JoinedRows,
+        (hits, records): (&Hits, &Records),
+        cap: u64,
+    ) -> Self {
         let mut places: BTreeMap<Name, Table<NonZeroU32>> = BTreeMap::new();
         let mut claims: HashMap<(Name, u64), Vec<u32>> = HashMap::new();
         for (call, place) in joined.all_calls().zip(1..) {
@@ -250,7 +270,9 @@ impl<'a> CallFold<'a> {
                 dapi_faulted: faults.iter().any(|rule| matches!(rule.action, FaultAction::Dapi(_))),
                 not_as_joined: None,
                 oracle: Oracle::default(),
+                after_cancel: AfterCancel::default(),
             },
+            cancelled: records.cancelled.clone(),
             oracle: OracleFold::new(&run.resolved, hits),
         }
     }
@@ -273,7 +295,18 @@ impl<'a> CallFold<'a> {
         self.confirm(line, node, names);
         if let Some(id) = line.request_id.as_deref().filter(|_| line.salt.as_deref() == Some(self.salt)) {
             self.oracle.take(line, node, id, self.ids, names);
+            self.outlives(line, id);
         }
+    }
+
+    fn outlives(&mut self, line: &NodeCallLine<'_>, id: &str) {
+        let index = self.ids.index(id).filter(|_| line.kind == CallKind::Execution);
+        let Some(client) = index.and_then(|index| self.cancelled.get_mut(&index)) else { return };
+        let took_us = line.ended_us.unwrap_or_default().saturating_sub(line.started_us);
+        let had = client.content_events.min(line.content_events);
+        client.content_events -= had;
+        self.calls.after_cancel.least_us += took_us.saturating_sub(client.after_us);
+        self.calls.after_cancel.tokens += line.content_events - had;
     }
 
     fn lock(&mut self, line: &NodeCallLine<'_>, node: Name, allocator: &mut Allocator) {

@@ -125,6 +125,7 @@ pub(crate) struct RecordLine<'a> {
 pub(crate) struct AnswerPart<'a> {
     #[serde(borrow)]
     pub(crate) ending: Option<Text<'a>>,
+    pub(crate) content_events: u64,
     pub(crate) done_count: u64,
     pub(crate) events_after_done: u64,
     pub(crate) unfinished_bytes: u64,
@@ -218,6 +219,7 @@ pub(crate) struct NodeCallLine<'a> {
     pub(crate) call: u64,
     #[serde(borrow)]
     pub(crate) node: Text<'a>,
+    pub(crate) started_us: u64,
     pub(crate) ended_us: Option<u64>,
     #[serde(borrow)]
     pub(crate) request_id: Option<Text<'a>>,
@@ -232,6 +234,7 @@ pub(crate) struct NodeCallLine<'a> {
     pub(crate) outcome: NodeOutcome,
     #[serde(borrow)]
     pub(crate) rule: Option<Text<'a>>,
+    pub(crate) content_events: u64,
 }
 
 /// Of `faults/dapi-calls.jsonl`.

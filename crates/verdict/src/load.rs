@@ -91,7 +91,7 @@ impl Evidence {
         let hits = files.hits(&ids);
         let mut allocator = files.allocator();
         let joined = files.joined(&ids, run.resolved.requests_max);
-        let mut calls = files.calls(&run, &ids, &joined, &hits, &mut allocator);
+        let mut calls = files.calls(&run, &ids, &joined, (&hits, &records), &mut allocator);
         calls.oracle.differ_in_all(files.unlike_rules(&run, &hits));
         let events = events(reader, &mut files.missing);
         let applied = files.applied();
@@ -437,10 +437,10 @@ impl Files<'_> {
         run: &RunInfo,
         ids: &Ids,
         joined: &JoinedRows,
-        hits: &Hits,
+        seen: (&Hits, &Records),
         allocator: &mut Allocator,
     ) -> Calls {
-        let mut fold = CallFold::new(run, ids, joined, hits, self.cap(NODE_CALLS));
+        let mut fold = CallFold::new(run, ids, joined, seen, self.cap(NODE_CALLS));
         self.each(NODE_CALLS, |raw, names, _| {
             fold.take(&parse::<NodeCallLine<'_>>(raw.bytes)?, allocator, names);
             Ok(())

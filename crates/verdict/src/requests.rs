@@ -185,6 +185,17 @@ pub struct Records {
     pub format: BTreeMap<u64, Finding>,
     /// Error messages of answers that are no success.
     pub reasons: BTreeMap<u64, String>,
+    /// What clients had until they cancelled.
+    pub cancelled: BTreeMap<u64, Cancelled>,
+}
+
+/// A request that its client cancelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cancelled {
+    /// From the planned instant to the close, microseconds.
+    pub after_us: u64,
+    /// Content events that had come.
+    pub content_events: u64,
 }
 
 impl Records {
@@ -195,6 +206,7 @@ impl Records {
             repeated: BTreeSet::new(),
             format: BTreeMap::new(),
             reasons: BTreeMap::new(),
+            cancelled: BTreeMap::new(),
         }
     }
 
@@ -224,12 +236,17 @@ impl Records {
             self.odd.remove(&index);
             self.format.remove(&index);
             self.reasons.remove(&index);
+            self.cancelled.remove(&index);
         }
         if ids.index(&line.id) != Some(index) {
             self.odd.insert(index, line.id.to_string());
         }
         if let Some(finding) = format::finding(line) {
             self.format.insert(index, finding);
+        }
+        if let (ClientClass::Cancelled, Some(after_us)) = (record.client_class, record.latency.us()) {
+            let content_events = line.answer.as_ref().map_or(0, |answer| answer.content_events);
+            self.cancelled.insert(index, Cancelled { after_us, content_events });
         }
         if let (Some(message), false) = (message, line.status.is_some_and(|s| (200..300).contains(&s))) {
             self.reasons.insert(index, message.to_owned());

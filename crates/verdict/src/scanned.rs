@@ -70,6 +70,7 @@ impl<'a> Scanned<'a> for AnswerPart<'a> {
     fn scan(scan: &mut Scan<'a>) -> Option<Self> {
         Some(Self {
             ending: scan.field("ending", or_text)?,
+            content_events: scan.field("content_events", Scan::number)?,
             done_count: scan.field("done_count", Scan::number)?,
             events_after_done: scan.field("events_after_done", Scan::number)?,
             unfinished_bytes: scan.field("unfinished_bytes", Scan::number)?,
@@ -145,6 +146,7 @@ impl<'a> Scanned<'a> for NodeCallLine<'a> {
         Some(Self {
             call: scan.field("call", Scan::number)?,
             node: scan.field("node", text)?,
+            started_us: scan.field("started_us", Scan::number)?,
             ended_us: scan.field("ended_us", or_number)?,
             request_id: scan.field("request_id", or_text)?,
             salt: scan.field("salt", or_text)?,
@@ -155,6 +157,7 @@ impl<'a> Scanned<'a> for NodeCallLine<'a> {
             status: scan.field("status", or_small)?,
             outcome: scan.field("outcome", Scan::word)?,
             rule: scan.field("rule", or_text)?,
+            content_events: scan.field("content_events", Scan::number)?,
         })
     }
 }

@@ -150,7 +150,13 @@ pub const EXPLAINED: &[Entry] = &[
     entry(
         Who::Both,
         &["host-killed-mid-stream"],
-        "*",
+        "/accounting/*",
+        "the capture sends one more chat, whose step takes the confirmation in",
+    ),
+    entry(
+        Who::Both,
+        &["host-killed-mid-stream"],
+        "/drained/*",
         "the capture sends one more chat, whose step takes the confirmation in",
     ),
     entry(
@@ -268,3 +274,38 @@ pub fn find(personality: Personality, case: &str, difference: &str) -> Option<us
         .find(|(_, entry)| entry.cases.iter().any(|name| fits(name, case)) && fits(entry.path, path))
         .map(|(place, _)| place)
 }
+
+/// What makes a finding of July in a capture: no reason may take a difference there on that personality, however wide
+/// its star is.
+pub const FINDINGS: &[(&str, &str, &[&str])] = &[
+    (
+        "J1",
+        "stream-partial-close",
+        &["/client/0/events/done", "/client/0/events/finish", "/accounting/outcomes/success"],
+    ),
+    (
+        "J2",
+        "cache-partial-replayed",
+        &["/client/1/events/content", "/client/1/events/done", "/client/1/events/finish"],
+    ),
+    ("J6", "ml-503-stream", &["/client/0/status", "/client/0/json", "/accounting/outcomes/failed"]),
+    ("J7", "multi-all-ml-503-stream", &["/client/0/status", "/accounting/outcomes/failed"]),
+    (
+        "J8",
+        "deactivate-while-running",
+        &["/client/0/events/done", "/accounting/outcomes/success", "/drained/outcomes"],
+    ),
+    (
+        "J16",
+        "insufficient-balance",
+        &["/client/0/status", "/accounting/outcomes/running", "/drained/outcomes"],
+    ),
+    ("J17", "cancel-mid-stream", &["/client/0/end", "/accounting/outcomes/success"]),
+    ("J18", "ok-nonstream-nologprobs-false", &["/client/0/json/choices/0/logprobs"]),
+    (
+        "J19",
+        "host-killed-mid-stream",
+        &["/client/0/status", "/client/0/events/error", "/client/0/events/done"],
+    ),
+    ("J20", "ok-stream", &["/accounting/header_lookups", "/client/0/request_id"]),
+];

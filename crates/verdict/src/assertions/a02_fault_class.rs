@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use evidence::assertion::AssertionId;
 use evidence::event::EventKind;
+use evidence::record::ClientClass;
 use evidence::rundir::{ACCOUNTING, CHAIN_CALLS, FAULTS_APPLIED, HITS, NODE_CALLS, PLAN, REQUESTS};
 use evidence::snapshot::Moment;
 use scenario::fault::{CallKind, FaultAction, RequestClass};
@@ -42,10 +43,17 @@ fn judge(case: &Case<'_>, sheet: &mut Sheet) {
             continue;
         }
         sheet.looked(1);
+        let Some(record) = case.evidence.records.get(index) else { continue };
         if decided.allowed {
+            let cut = record.stream && record.client_class == ClientClass::InBandError;
+            if decided.touched && cut && case.evidence.hits_of(index).next().is_none() {
+                let text = "streams that no rule hit ended with an error event and no end marker while an action or an \
+                            outage was on, as the scenario allows; their rows stay running until the protocol's timeout \
+                            (contract gateway 4.6, finding J19)";
+                sheet.information("cut-by-action", text, 1);
+            }
             continue;
         }
-        let Some(record) = case.evidence.records.get(index) else { continue };
         let id = case.evidence.id(index);
         if case.oracle.disputed.contains(&id) {
             continue;

@@ -41,6 +41,7 @@ const fn pair(class: ClientClass) -> Option<&'static str> {
 fn judge(case: &Case<'_>, sheet: &mut Sheet) {
     records(case, sheet);
     pairs(case, sheet);
+    after_cancel(case, sheet);
     races(case, sheet);
     locks(case, sheet);
 }
@@ -125,6 +126,17 @@ fn pairs(case: &Case<'_>, sheet: &mut Sheet) {
         witness.detail.insert("accounting".to_owned(), outcome.into());
         sheet.witness(witness);
     }
+}
+
+/// What a cancel did not end, in the words of finding J17. The times are the least: see `AfterCancel`.
+fn after_cancel(case: &Case<'_>, sheet: &mut Sheet) {
+    let after = case.evidence.calls.after_cancel;
+    let text = "milliseconds at least that nodes worked on for requests after their clients had cancelled them, which the \
+                contract allows (contract gateway 4.9, finding J17)";
+    sheet.information("work-after-cancel-ms", text, after.least_us / 1_000);
+    let text =
+        "tokens that nodes made for cancelled requests and no client got (contract gateway 4.9, finding J17)";
+    sheet.information("work-after-cancel-tokens", text, after.tokens);
 }
 
 /// Races counted by the gateway between the first snapshot (after the canaries) and sync.

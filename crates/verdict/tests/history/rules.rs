@@ -215,7 +215,9 @@ fn a_quarantine_that_nothing_explains_fails() {
     assert_eq!(reasons(&files), (Vec::new(), true));
     let mut files = good();
     quarantine(&mut files);
-    files.from(Moment::DrainPassive, |snapshot| drop(snapshot.gateway_metrics.remove(TRANSITIONS)));
+    files.from(Moment::DrainPassive, |snapshot| {
+        snapshot.gateway_metrics.remove(TRANSITIONS);
+    });
     assert_eq!(reasons(&files).0, ["quarantine-without-cause"]);
     files.acted(scenario::model::Action {
         after: scenario::model::Trigger::Requests(10),
@@ -225,6 +227,8 @@ fn a_quarantine_that_nothing_explains_fails() {
     assert_eq!(reasons(&files).0, Vec::<String>::new(), "counters began anew");
     // One that was there before is not this run's.
     let mut files = good();
-    files.from(Moment::Before, |snapshot| drop(snapshot.gateway_metrics.insert(STATE.to_owned(), 1.0)));
+    files.from(Moment::Before, |snapshot| {
+        snapshot.gateway_metrics.insert(STATE.to_owned(), 1.0);
+    });
     assert_eq!(reasons(&files), (Vec::new(), true));
 }
