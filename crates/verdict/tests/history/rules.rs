@@ -99,11 +99,32 @@ fn nameless_failure(files: &mut Files) {
 /// An answer from the cache, of a build whose answers name ids that accounting does not have.
 fn cache_hit(files: &mut Files) {
     split_id(files);
+    let index = unplanned_hit(files) as u64;
+    let duplicates = &mut files.run.resolved.scenario.workload.duplicates;
+    duplicates.push(scenario::model::Duplicate { index, duplicate_of: 0 });
+}
+
+fn unplanned_hit(files: &mut Files) -> usize {
     let index = files.untouched(false, 1);
     cached(files, index);
     let joined = &mut files.joined[index];
     joined.accounting = None;
     joined.ways.push(evidence::accounting::JoinWay::CacheRecord);
+    index
+}
+
+/// Every prompt of a plan is its own: an answer from the cache that nobody planned is never a quirk of accounting.
+#[test]
+fn a_hit_that_nobody_planned_is_not_excused() {
+    let mut files = good();
+    split_id(&mut files);
+    unplanned_hit(&mut files);
+    let results = files.judge().assertions.results;
+    let a10 = results.iter().find(|result| result.id == AssertionId::A10).unwrap();
+    assert_eq!(
+        a10.witnesses.iter().map(|found| found.reason.as_str()).collect::<Vec<_>>(),
+        ["no-accounting-row"]
+    );
 }
 
 const STATE: &str =
