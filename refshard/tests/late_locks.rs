@@ -1,5 +1,7 @@
 //! A lock that is granted after the host has given up asking (contract mocks 4.3): nobody would ever give it back.
 
+#![expect(clippy::unwrap_used, reason = "tests stop at the first surprise")]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
