@@ -1,5 +1,7 @@
 //! The bounded drain gives work the time it needs, and no more than the scenario allows.
 
+use serde_json::Value;
+
 use crate::support::{Run, lines};
 
 /// Replays take two seconds and more, and the last of them begin when a sync tells hosts of the last answers.
@@ -59,4 +61,15 @@ fn a_round_of_sync_waits_for_the_work_that_it_brought() {
     let passive = samples.iter().rfind(|sample| sample["part"] == "passive").unwrap();
     let took_us = synced[0]["at_us"].as_u64().unwrap() - passive["at_us"].as_u64().unwrap();
     assert!(took_us >= 2_000_000, "{took_us}: no replay began by the sync");
+    // What was found meanwhile waits at the hosts: a sync with nothing to bring to anybody does nothing, and only finalize
+    // collects (case multi-validation-collection).
+    let waiting = |moment: &str| -> Vec<Value> {
+        let snapshot = run.json(&format!("snapshots/{moment}/snapshot.json"));
+        let hosts = snapshot["hosts"].as_array().unwrap().clone();
+        let escrows = hosts.iter().flat_map(|host| host["escrows"].as_array().unwrap().clone());
+        escrows.flat_map(|escrow| escrow["mempool"].as_array().unwrap().clone()).collect()
+    };
+    let left = waiting("drain-synced");
+    assert!(!left.is_empty() && left.iter().all(|entry| entry["kind"] == "validation"), "{left:?}");
+    assert_eq!(waiting("drain-final"), Vec::<Value>::new());
 }

@@ -9,6 +9,11 @@ use crate::support::{self, Run, ml_5xx, processes_of, run_dirs, runner, with};
 
 /// Starts a run in the background, in its own results folder.
 fn start(results: &std::path::Path, text: &str) -> std::process::Child {
+    start_in(results, results, text)
+}
+
+/// The same with another folder for the private directory: every service names a file in it, so that each can be found.
+fn start_in(private: &std::path::Path, results: &std::path::Path, text: &str) -> std::process::Child {
     let file = results.join("scenario.yaml");
     std::fs::write(&file, text).unwrap();
     runner()
@@ -16,8 +21,7 @@ fn start(results: &std::path::Path, text: &str) -> std::process::Child {
         .arg(&file)
         .args(["--profiles", "ml-profiles", "--results"])
         .arg(results.join("results"))
-        // Every service names a file in the run's private directory, which is made here: so each of them can be found.
-        .env("TMPDIR", results)
+        .env("TMPDIR", private)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -36,18 +40,19 @@ fn gone(part: &str, limit: Duration) -> bool {
     false
 }
 
-/// Moments of a run: what stands in its events, and the pause after that.
-const MOMENTS: [(&str, u64); 10] = [
-    ("", 20),
-    ("\"phase\":\"prepare\"", 0),
-    ("\"phase\":\"start\"", 50),
-    ("\"kind\":\"process-ready\"", 0),
-    ("\"phase\":\"before\"", 0),
-    ("\"phase\":\"load\"", 0),
-    ("\"phase\":\"load\"", 600),
-    ("\"phase\":\"drain\"", 100),
-    ("\"kind\":\"drain-step\"", 0),
-    ("\"phase\":\"collect\"", 0),
+/// Moments of a run: what stands in its events, the pause after that, the services that are there at least, and a file
+/// that can't be there yet.
+const MOMENTS: [(&str, u64, usize, &str); 10] = [
+    ("", 20, 0, ""),
+    ("\"phase\":\"prepare\"", 0, 0, "requests.jsonl"),
+    ("\"phase\":\"start\"", 50, 0, "requests.jsonl"),
+    ("\"kind\":\"process-ready\"", 0, 1, "requests.jsonl"),
+    ("\"phase\":\"before\"", 0, 6, "accounting.jsonl"),
+    ("\"phase\":\"load\"", 0, 7, "drain.jsonl"),
+    ("\"phase\":\"load\"", 600, 7, "accounting.jsonl"),
+    ("\"phase\":\"drain\"", 100, 6, "accounting.jsonl"),
+    ("\"kind\":\"drain-step\"", 0, 6, "snapshots/drain-final/snapshot.json"),
+    ("\"phase\":\"collect\"", 0, 6, "manifest.json"),
 ];
 
 /// Waits until a run in this folder has written the words to its events.
@@ -68,16 +73,19 @@ fn until_written(results: &std::path::Path, words: &str) {
 #[test]
 fn kill_at_ten_moments_leaves_no_process_and_a_readable_directory() {
     let mut unfinished = 0;
-    for (words, pause_ms) in MOMENTS {
+    for (words, pause_ms, services, absent) in MOMENTS {
         let results = tempfile::tempdir().unwrap();
         let mut child = start(results.path(), &ml_5xx());
         until_written(results.path(), words);
         std::thread::sleep(Duration::from_millis(pause_ms));
         let over = child.try_wait().unwrap();
         assert!(over.is_none(), "{words}: the run is over: {over:?}");
+        let part = results.path().to_str().unwrap();
+        // The runner and its guard name the folder too.
+        let there = processes_of(part).len();
+        assert!(there >= services, "{words}: {there} processes");
         child.kill().unwrap();
         child.wait().unwrap();
-        let part = results.path().to_str().unwrap();
         assert!(gone(part, Duration::from_secs(2)), "{words}: left: {:?}", processes_of(part));
         // The guard ends last, with the private directory.
         let begun = Instant::now();
@@ -92,12 +100,20 @@ fn kill_at_ten_moments_leaves_no_process_and_a_readable_directory() {
             assert_eq!(output.status.code(), Some(4), "{words}: {page}");
             assert!(judged, "{words}: {page}");
             // What is missing has a name: a file, and why it can't be had.
-            let named = page.lines().filter(|line| line.contains("not seen: "));
-            let named =
-                named.filter(|line| [".jsonl", ".json", "snapshots/"].iter().any(|name| line.contains(name)));
-            assert!(named.count() > 0, "{words}: {page}");
+            let missing = page.lines().any(|line| {
+                (line.contains("missing: ") || line.contains("not seen: ")) && line.contains(absent)
+            });
+            assert!(missing, "{words}: {absent}: {page}");
             unfinished += 1;
         }
+        let gc = runner()
+            .args(["gc", "--dry-run"])
+            .env("TMPDIR", results.path())
+            .env("DOCKER_HOST", "unix:///nobody/listens/here.sock")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&gc.stdout).into_owned();
+        assert_eq!(said.trim(), "nothing left behind", "{words}");
     }
     assert!(unfinished >= 8, "{unfinished}");
 }
@@ -136,7 +152,10 @@ fn guard_of(runner: u32) -> u32 {
 /// Private directories of runs in a folder.
 fn private_directories(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let paths = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
-    paths.filter(|path| path.join("owner").exists()).collect()
+    let of_a_run = |path: &std::path::PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("proofload-run-"))
+    };
+    paths.filter(of_a_run).collect()
 }
 
 #[test]
@@ -173,19 +192,29 @@ fn stopped_by(signal: &str) {
     let summary = support::json(&dir.join("summary.json"));
     assert_eq!(summary["verdict"], "interrupted");
     assert_eq!(summary["partial"], true);
+    for file in ["requests.jsonl", "accounting.jsonl", "assertions.json", "report.html", "manifest.json"] {
+        assert!(dir.join(file).metadata().is_ok_and(|about| about.len() > 0), "{file}");
+    }
     assert!(gone(results.path().to_str().unwrap(), Duration::from_secs(2)));
 }
 
 #[test]
 fn two_runs_at_once_do_not_meet() {
-    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    // One folder for results and one for private directories, as in one shell.
+    let both = tempfile::tempdir().unwrap();
     // Less load each: two stacks share the cores here, and isolation is tested, not capacity.
     let text = with(&ml_5xx(), "concurrency: 8", "concurrency: 3");
-    let children = [start(one.path(), &text), start(two.path(), &text)];
+    let children = [start(both.path(), &text), start(both.path(), &text)];
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
     }
+    let dirs = run_dirs(&both.path().join("results"));
+    assert_eq!(dirs.len(), 2, "{dirs:?}");
+    for dir in dirs {
+        assert_eq!(support::json(&dir.join("summary.json"))["verdict"], "pass");
+    }
+    assert_eq!(private_directories(both.path()), Vec::<std::path::PathBuf>::new());
 }
 
 #[test]
@@ -315,8 +344,10 @@ fn a_full_disk_is_an_environment_error() {
 fn a_disk_that_fills_up_in_the_middle_is_an_environment_error() {
     let Some(mount) = Tmpfs::mount("24m") else { return };
     let folder = mount.0.path();
+    // Services write elsewhere: it is the room for results that ends.
+    let private = tempfile::tempdir().unwrap();
     let text = with(&ml_5xx(), "requests: 400", "requests: 1000");
-    let child = start(folder, &text);
+    let child = start_in(private.path(), folder, &text);
     until_written(folder, "\"phase\":\"load\"");
     let mut filler = std::fs::File::create(folder.join("filler")).unwrap();
     while std::io::Write::write_all(&mut filler, &[0; 65536]).is_ok() {}

@@ -183,6 +183,11 @@ fn nodes_that_never_answer_their_control_are_an_environment_error() {
     checked("mock-openai", "before", Manner::Hang);
 }
 
+#[test]
+fn an_allocator_that_closes_every_connection_is_unknown() {
+    checked("mock-dapi", "before", Manner::Close);
+}
+
 /// Combinations that run at the same time: they mostly wait for time limits.
 const AT_ONCE: usize = 3;
 
