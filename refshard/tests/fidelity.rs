@@ -37,6 +37,12 @@ struct Seen {
     differences: Vec<String>,
 }
 
+/// Two attempts at once: now and then the finish of one comes with an answer to the other, a step takes it in, and July
+/// counts the race as failed although its client was served (finding J3). The capture does not show that chance.
+const BY_CHANCE: &str = "multi-ok-hybrid";
+/// Replays of that case until one is without it.
+const RUNS_MAX: usize = 3;
+
 async fn replay_all(personality: Personality) -> Vec<Seen> {
     let captures: Value = serde_json::from_str(CAPTURES).unwrap();
     let only = std::env::var("FIDELITY_CASE").ok();
@@ -44,28 +50,36 @@ async fn replay_all(personality: Personality) -> Vec<Seen> {
     // Cases wait more than they work, so several at a time cost nothing.
     futures_util::stream::iter(replay::CASES.iter().filter(wanted))
         .map(async |case| {
-            let ours = replay::run(case, personality, &captures[case.name]).await;
-            let captured = replay::captured(&captures[case.name]);
-            let differences = compare::differences(&captured, &ours);
-            Seen { case: case.name, ours, differences }
+            let mut runs = 1;
+            loop {
+                let ours = replay::run(case, personality, &captures[case.name]).await;
+                let captured = replay::captured(&captures[case.name]);
+                let differences = compare::differences(&captured, &ours);
+                let seen = Seen { case: case.name, ours, differences };
+                let chance = personality == Personality::July && case.name == BY_CHANCE && runs < RUNS_MAX;
+                if !chance || unexplained(personality, &seen).is_empty() {
+                    return seen;
+                }
+                runs += 1;
+            }
         })
         .buffered(8)
         .collect()
         .await
 }
 
+/// Differences of a case that no reason takes.
+fn unexplained(personality: Personality, one: &Seen) -> Vec<String> {
+    let open = |difference: &&String| explained::find(personality, one.case, difference).is_none();
+    one.differences.iter().filter(open).map(|difference| format!("{}: {difference}", one.case)).collect()
+}
+
 fn judge(personality: Personality, seen: &[Seen]) {
-    let mut unexplained = Vec::new();
-    let mut used = BTreeSet::new();
-    for one in seen {
-        for difference in &one.differences {
-            match explained::find(personality, one.case, difference) {
-                Some(place) => drop(used.insert(place)),
-                None => unexplained.push(format!("{}: {difference}", one.case)),
-            }
-        }
-    }
-    assert!(unexplained.is_empty(), "not explained:\n{}", unexplained.join("\n"));
+    let open: Vec<String> = seen.iter().flat_map(|one| unexplained(personality, one)).collect();
+    assert!(open.is_empty(), "not explained:\n{}", open.join("\n"));
+    let all = seen.iter().flat_map(|one| one.differences.iter().map(|difference| (one.case, difference)));
+    let used: BTreeSet<_> =
+        all.filter_map(|(case, difference)| explained::find(personality, case, difference)).collect();
     if std::env::var("FIDELITY_CASE").is_err() {
         let stale: Vec<_> = explained::of(personality)
             .filter(|(place, entry)| !entry.sometimes && !used.contains(place))
